@@ -1,0 +1,119 @@
+// Backend: moves, casts and adds rows that are already decided. It knows no epoch, no wait and no peer, only addresses.
+// Room: backend · host.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "model/wire.hpp"
+
+namespace moebus::backend {
+
+/// Rows as separate tensors (what callers give and get). Strides in bytes; row r of `tokens` is at tokens + r * token_stride_bytes.
+/// Scale item b of row r is at scales + (r / group) * group_stride + (r % group) * row_stride + b * item_stride,
+/// where group = scale_group_rows (column-major scales of expert_padded), or all rows if that is 0.
+template <class Byte>
+struct BasicRowArrays {
+  Byte* tokens = nullptr;
+  std::int64_t token_stride_bytes = 0;
+  Byte* scales = nullptr;
+  std::int64_t scale_row_stride_bytes = 0;
+  std::int64_t scale_item_stride_bytes = 0;
+  std::int64_t scale_group_rows = 0;
+  std::int64_t scale_group_stride_bytes = 0;
+  std::array<Byte*, kMaxSideTensors> side{};
+  std::array<std::int64_t, kMaxSideTensors> side_stride_bytes{};
+
+  operator BasicRowArrays<const std::byte>() const noexcept {
+    return {tokens, token_stride_bytes, scales, scale_row_stride_bytes, scale_item_stride_bytes, scale_group_rows,
+            scale_group_stride_bytes, {side[0], side[1]}, side_stride_bytes};
+  }
+};
+
+using RowArrays = BasicRowArrays<std::byte>;
+using ConstRowArrays = BasicRowArrays<const std::byte>;
+
+/// One row's way: index at the source, index at the destination (rows of a tensor, or slots).
+struct RowMove {
+  std::int32_t src;
+  std::int32_t dst;
+};
+
+/// Sums of rows: output o = bias0[o] + bias1[o] + sum over terms [first[o], first[o + 1]) in that order, in float32, rounded once.
+/// Weighted: acc = fma(weight[i], term[i], acc); else acc + term[i]. acc starts at bias0 (+ bias1), or +0.
+/// A null term is skipped. Zero terms give bias, or +0.
+struct SumJob {
+  DType dtype = DType::bf16;  ///< of terms, bias and output: bf16, f16 or f32
+  int hidden = 0;
+  std::int64_t num_outputs = 0;
+  const std::int32_t* first = nullptr;        // [num_outputs + 1]
+  const std::byte* const* term = nullptr;     // [first[num_outputs]] addresses of rows
+  const float* weight = nullptr;              // [first[num_outputs]], or null = unweighted
+  std::array<const std::byte*, 2> bias{};     // [num_outputs rows] or null; bias[1] only with bias[0]
+  std::array<std::int64_t, 2> bias_stride_bytes{};
+  std::byte* const* output_row = nullptr;     // [num_outputs] addresses, or null: output + o * output_stride_bytes
+  std::byte* output = nullptr;
+  std::int64_t output_stride_bytes = 0;
+};
+
+/// What a backend does; all of it on the calling thread (host) and without failing: sizes were checked before.
+/// When a call returns, a release store by the caller publishes what it wrote (streaming stores are fenced inside).
+///
+/// Threads: safe from several threads on different rows.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+
+  /// Returns the instruction set in use, e.g. "avx512".
+  [[nodiscard]] virtual std::string_view level() const noexcept = 0;
+
+  /// Gathers rows of `source` into slots (slot i at slots + i * format.stride_bytes), casting if the format says so.
+  virtual void pack(const model::DispatchRowFormat& format,
+                    const ConstRowArrays& source,
+                    std::byte* slots,
+                    std::span<const RowMove> moves) noexcept = 0;
+
+  /// Scatters slots into rows of `sink`. No cast.
+  virtual void unpack(const model::DispatchRowFormat& format,
+                      const std::byte* slots,
+                      const RowArrays& sink,
+                      std::span<const RowMove> moves) noexcept = 0;
+
+  /// Copies rows of `source` to rows of `sink`, casting if the format says so.
+  virtual void place(const model::DispatchRowFormat& format,
+                     const ConstRowArrays& source,
+                     const RowArrays& sink,
+                     std::span<const RowMove> moves) noexcept = 0;
+
+  /// Copies rows between tensors that are both in received form (no cast): fan-out of one row to several experts.
+  virtual void copy_rows(const model::DispatchRowFormat& format,
+                         const ConstRowArrays& source,
+                         const RowArrays& sink,
+                         std::span<const RowMove> moves) noexcept = 0;
+
+  /// Copies whole slots of `stride_bytes`, the first `content_bytes` of each.
+  virtual void copy_slots(const std::byte* source,
+                          std::byte* sink,
+                          std::size_t stride_bytes,
+                          std::size_t content_bytes,
+                          std::span<const RowMove> moves) noexcept = 0;
+
+  /// Writes zeros into rows [first, first + count) of `sink` (all parts).
+  virtual void zero_rows(const model::DispatchRowFormat& format,
+                         const RowArrays& sink,
+                         std::int64_t first,
+                         std::int64_t count) noexcept = 0;
+
+  /// Copies plain bytes (tables, counts).
+  virtual void copy_bytes(std::byte* sink, const std::byte* source, std::size_t size_bytes) noexcept = 0;
+
+  virtual void sum(const SumJob& job) noexcept = 0;
+};
+
+}  // namespace moebus::backend
