@@ -1,0 +1,11 @@
+# Finds standalone Asio (headers only) and defines Asio::Asio.
+find_path(ASIO_INCLUDE_DIR asio.hpp)
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(Asio REQUIRED_VARS ASIO_INCLUDE_DIR)
+if(Asio_FOUND AND NOT TARGET Asio::Asio)
+  find_package(Threads REQUIRED)
+  add_library(Asio::Asio INTERFACE IMPORTED)
+  target_include_directories(Asio::Asio INTERFACE ${ASIO_INCLUDE_DIR})
+  target_compile_definitions(Asio::Asio INTERFACE ASIO_STANDALONE)
+  target_link_libraries(Asio::Asio INTERFACE Threads::Threads)
+endif()

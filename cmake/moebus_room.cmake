@@ -1,0 +1,68 @@
+# moebus_room(name SOURCES a.cpp ... USES base model ... [LIBS fmt::fmt ...] [PRIVATE_LIBS Asio::Asio ...])
+#   A room: static library moebus_<name>, alias moebus::<name>, that links the rooms named and no others.
+#   LIBS are third-party libraries that its headers include, PRIVATE_LIBS those of its sources only.
+#   Without SOURCES the room has headers only.
+# moebus_test(NAME x_test LABEL unit SOURCES x_test.cpp USES model ... [LIBS ...] [TIMEOUT seconds])
+#   A GoogleTest executable, registered with CTest as one test under that label.
+
+# What every target of ours is compiled with. Contraction of a*b+c is off everywhere: results are bitwise the contract's.
+function(moebus_compile_settings target scope)
+  target_compile_features(${target} ${scope} cxx_std_20)
+  target_include_directories(${target} ${scope} ${moebus_SOURCE_DIR}/include ${moebus_SOURCE_DIR}/src ${moebus_SOURCE_DIR})
+  target_compile_options(${target} ${scope} -ffp-contract=off)
+endfunction()
+
+function(moebus_room name)
+  cmake_parse_arguments(PARSE_ARGV 1 ROOM "" "" "SOURCES;USES;LIBS;PRIVATE_LIBS")
+  if(ROOM_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "moebus_room(${name}): unknown arguments: ${ROOM_UNPARSED_ARGUMENTS}")
+  endif()
+  set(target moebus_${name})
+  list(TRANSFORM ROOM_USES PREPEND "moebus::")
+  if(ROOM_SOURCES)
+    add_library(${target} STATIC ${ROOM_SOURCES})
+    moebus_compile_settings(${target} PUBLIC)
+    target_link_libraries(${target} PUBLIC ${ROOM_USES} ${ROOM_LIBS}
+                          PRIVATE ${ROOM_PRIVATE_LIBS} $<BUILD_INTERFACE:moebus_warnings>)
+  else()
+    add_library(${target} INTERFACE)
+    moebus_compile_settings(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE ${ROOM_USES} ${ROOM_LIBS})
+  endif()
+  add_library(moebus::${name} ALIAS ${target})
+endfunction()
+
+function(moebus_test)
+  cmake_parse_arguments(PARSE_ARGV 0 TEST "" "NAME;LABEL;TIMEOUT" "SOURCES;USES;LIBS")
+  if(TEST_UNPARSED_ARGUMENTS OR NOT TEST_NAME OR NOT TEST_LABEL OR NOT TEST_SOURCES)
+    message(FATAL_ERROR "moebus_test(${TEST_NAME}): NAME, LABEL and SOURCES are needed; unknown: ${TEST_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT TEST_TIMEOUT)
+    set(TEST_TIMEOUT 120)
+  endif()
+  list(TRANSFORM TEST_USES PREPEND "moebus::")
+  foreach(room IN LISTS TEST_USES)
+    if(NOT TARGET ${room})
+      message(STATUS "${TEST_NAME} left out: ${room} is not there")
+      return()
+    endif()
+  endforeach()
+  add_executable(${TEST_NAME} ${TEST_SOURCES})
+  moebus_compile_settings(${TEST_NAME} PRIVATE)
+  target_link_libraries(${TEST_NAME} PRIVATE ${TEST_USES} ${TEST_LIBS} GTest::gmock_main Threads::Threads moebus_warnings)
+  # One test per executable: discovery of single cases would run each executable at every build.
+  add_test(NAME ${TEST_LABEL}.${TEST_NAME} COMMAND ${TEST_NAME} --gtest_brief=1)
+  set_tests_properties(${TEST_LABEL}.${TEST_NAME} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT})
+  if(TEST_LABEL MATCHES "^(multirank|fault)$")
+    set_tests_properties(${TEST_LABEL}.${TEST_NAME} PROPERTIES PROCESSORS 2)
+  endif()
+endfunction()
+
+# Adds the sub-directories that are there.
+macro(moebus_add_present)
+  foreach(present_dir ${ARGN})
+    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${present_dir}/CMakeLists.txt)
+      add_subdirectory(${present_dir})
+    endif()
+  endforeach()
+endmacro()

@@ -1,0 +1,7 @@
+#include "moebus/version.hpp"
+
+namespace moebus {
+
+std::string_view version() noexcept { return MOEBUS_VERSION; }
+
+}  // namespace moebus
