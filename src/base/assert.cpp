@@ -12,13 +12,14 @@ AssertContext& assert_context() noexcept {
 
 void assert_failed(const char* expression, const char* file, int line) noexcept {
   const AssertContext& context = assert_context();
-  std::fprintf(stderr,
-               "moebus: assertion failed: %s (%s:%d, rank %d, epoch %llu). This is a bug in moebus; please report it.\n",
-               expression,
-               file,
-               line,
-               context.rank,
-               static_cast<unsigned long long>(context.epoch));
+  std::fprintf(
+      stderr,
+      "moebus: assertion failed: %s (%s:%d, rank %d, epoch %llu). This is a bug in moebus; please report it.\n",
+      expression,
+      file,
+      line,
+      context.rank,
+      static_cast<unsigned long long>(context.epoch));
   std::abort();
 }
 

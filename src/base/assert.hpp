@@ -1,5 +1,5 @@
-// Assertions: for our bugs only. MOEBUS_ASSERT is always on in host code; MOEBUS_DASSERT in debug builds, for hot paths.
-// Room: base · host.
+// Assertions: for our bugs only. MOEBUS_ASSERT is always on in host code; MOEBUS_DASSERT in debug builds, for hot
+// paths. Room: base · host.
 
 #pragma once
 

@@ -11,8 +11,10 @@ using Clock = std::chrono::steady_clock;
 
 class Deadline {
  public:
-  /// Ends `limit` from now.
-  explicit Deadline(std::chrono::nanoseconds limit) noexcept : start_(Clock::now()), end_(start_ + limit) {}
+  /// Ends `limit` from now; a limit beyond the clock's range ends at its last instant.
+  explicit Deadline(std::chrono::nanoseconds limit) noexcept
+      : start_(Clock::now()),
+        end_(limit > Clock::time_point::max() - start_ ? Clock::time_point::max() : start_ + limit) {}
 
   [[nodiscard]] bool is_over() const noexcept { return Clock::now() >= end_; }
 

@@ -1,5 +1,5 @@
-// Log: one logger for the library, on stderr, level from MOEBUS_LOG (trace, debug, info, warn, error, off; default warn).
-// Room: base · host.
+// Log: one logger for the library, on stderr, level from MOEBUS_LOG (trace, debug, info, warn, error, off; default
+// warn). Room: base · host.
 
 #pragma once
 
