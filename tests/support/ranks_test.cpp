@@ -1,0 +1,66 @@
+#include "tests/support/ranks.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <stdexcept>
+#include <thread>
+
+namespace moebus::tests {
+namespace {
+
+using std::chrono_literals::operator""ms;
+
+TEST(RunAsThreads, RunsTheBodyOncePerRankAndReportsWhatItThrew) {
+  std::atomic<int> seen{0};
+  const auto outcomes = run_as_threads(3, [&](int rank) {
+    seen += 1 << rank;
+    if (rank == 1) throw std::runtime_error("seven");
+  });
+  EXPECT_EQ(seen, 7);
+  EXPECT_TRUE(outcomes[0].is_ok());
+  EXPECT_EQ(outcomes[1].message, "exception: seven");
+  EXPECT_FALSE(all_ok(outcomes));
+}
+
+TEST(RunAsProcesses, ReportsExceptionsFailedExpectationsExitCodesAndSignals) {
+  const auto outcomes = run_as_processes(5, [](int rank) {
+    if (rank == 1) throw std::runtime_error("seven");
+    if (rank == 2) {
+      EXPECT_EQ(rank, 3) << "told through the pipe";
+    }
+    if (rank == 3) ::_exit(42);
+    if (rank == 4) ::raise(SIGKILL);
+  });
+  EXPECT_TRUE(outcomes[0].is_ok()) << outcomes[0].message;
+  EXPECT_EQ(outcomes[1].message, "exception: seven");
+  EXPECT_NE(outcomes[2].message.find("told through the pipe"), std::string::npos) << outcomes[2].message;
+  EXPECT_EQ(outcomes[2].exit_code, 1);
+  EXPECT_EQ(outcomes[3].exit_code, 42);
+  EXPECT_EQ(outcomes[4].signal, SIGKILL);
+}
+
+TEST(RunAsProcesses, KillsAStoppedRankWhenNobodyElseRuns) {
+  const auto outcomes = run_as_processes(2, [](int rank) {
+    if (rank == 1) ::raise(SIGSTOP);
+  });
+  EXPECT_TRUE(outcomes[0].is_ok());
+  EXPECT_TRUE(outcomes[1].stopped);
+  EXPECT_EQ(outcomes[1].signal, SIGKILL);
+}
+
+TEST(RunAsProcesses, KillsStragglersAtTheLimit) {
+  const auto outcomes = run_as_processes(
+      2,
+      [](int rank) {
+        for (; rank == 1;) std::this_thread::sleep_for(10ms);
+      },
+      300ms);
+  EXPECT_TRUE(outcomes[0].is_ok());
+  EXPECT_TRUE(outcomes[1].timed_out);
+}
+
+}  // namespace
+}  // namespace moebus::tests
