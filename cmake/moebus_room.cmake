@@ -4,6 +4,8 @@
 #   Without SOURCES the room has headers only.
 # moebus_test(NAME x_test LABEL unit SOURCES x_test.cpp USES model ... [LIBS ...] [TIMEOUT seconds])
 #   A GoogleTest executable, registered with CTest as one test under that label.
+# moebus_bench(NAME x_bench SOURCES x_bench.cpp USES model ...)
+#   A Google Benchmark executable; it is run by people, never by CTest.
 
 # What every target of ours is compiled with. Contraction of a*b+c is off everywhere: results are bitwise the contract's.
 function(moebus_compile_settings target scope)
@@ -56,6 +58,14 @@ function(moebus_test)
   if(TEST_LABEL MATCHES "^(multirank|fault)$")
     set_tests_properties(${TEST_LABEL}.${TEST_NAME} PROPERTIES PROCESSORS 2)
   endif()
+endfunction()
+
+function(moebus_bench)
+  cmake_parse_arguments(PARSE_ARGV 0 BENCH "" "NAME" "SOURCES;USES")
+  list(TRANSFORM BENCH_USES PREPEND "moebus::")
+  add_executable(${BENCH_NAME} ${BENCH_SOURCES})
+  moebus_compile_settings(${BENCH_NAME} PRIVATE)
+  target_link_libraries(${BENCH_NAME} PRIVATE ${BENCH_USES} benchmark::benchmark_main moebus_warnings)
 endfunction()
 
 # Adds the sub-directories that are there.
