@@ -7,6 +7,9 @@
 # moebus_bench(NAME x_bench SOURCES x_bench.cpp USES model ...)
 #   A Google Benchmark executable; it is run by people, never by CTest.
 
+# What happens when a named source, room or folder is not there: WARNING while rooms are being built, then FATAL_ERROR.
+set(MOEBUS_ON_MISSING WARNING)
+
 # What every target of ours is compiled with. Contraction of a*b+c is off everywhere: results are bitwise the contract's.
 function(moebus_compile_settings target scope)
   target_compile_features(${target} ${scope} cxx_std_20)
@@ -14,11 +17,11 @@ function(moebus_compile_settings target scope)
   target_compile_options(${target} ${scope} -ffp-contract=off)
 endfunction()
 
-# While rooms are still being built: drops from the list `var` the sources that are not there, with a warning.
+# Drops from the list `var` the sources that are not there.
 macro(moebus_drop_missing var)
   foreach(source IN LISTS ${var})
     if(NOT IS_ABSOLUTE ${source} AND NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${source})
-      message(WARNING "${CMAKE_CURRENT_SOURCE_DIR}/${source} is not there")
+      message(${MOEBUS_ON_MISSING} "${CMAKE_CURRENT_SOURCE_DIR}/${source} is not there")
       list(REMOVE_ITEM ${var} ${source})
     endif()
   endforeach()
@@ -34,7 +37,7 @@ function(moebus_room name)
   list(TRANSFORM ROOM_USES PREPEND "moebus::")
   foreach(room IN LISTS ROOM_USES)
     if(NOT TARGET ${room})
-      message(WARNING "moebus_room(${name}): ${room} is not there")
+      message(${MOEBUS_ON_MISSING} "moebus_room(${name}): ${room} is not there")
       list(REMOVE_ITEM ROOM_USES ${room})
     endif()
   endforeach()
@@ -62,7 +65,7 @@ function(moebus_test)
   list(TRANSFORM TEST_USES PREPEND "moebus::")
   foreach(room IN LISTS TEST_USES)
     if(NOT TARGET ${room})
-      message(STATUS "${TEST_NAME} left out: ${room} is not there")
+      message(${MOEBUS_ON_MISSING} "moebus_test(${TEST_NAME}): ${room} is not there")
       return()
     endif()
   endforeach()
@@ -89,11 +92,13 @@ function(moebus_bench)
   target_link_libraries(${BENCH_NAME} PRIVATE ${BENCH_USES} benchmark::benchmark_main moebus_warnings)
 endfunction()
 
-# Adds the sub-directories that are there.
-macro(moebus_add_present)
+# Adds the sub-directories named.
+macro(moebus_add_folders)
   foreach(present_dir ${ARGN})
     if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${present_dir}/CMakeLists.txt)
       add_subdirectory(${present_dir})
+    elseif(MOEBUS_ON_MISSING STREQUAL FATAL_ERROR)
+      message(FATAL_ERROR "${CMAKE_CURRENT_SOURCE_DIR}/${present_dir}/CMakeLists.txt is not there")
     endif()
   endforeach()
 endmacro()
