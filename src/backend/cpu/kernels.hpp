@@ -1,0 +1,86 @@
+// Kernels: the inner loops that exist once per instruction set. Plain pointers and counts only: their sources are
+// compiled for instructions that the CPU may lack, so they must not call (and thereby emit) inline functions or
+// templates shared with the rest of the program; the linker might keep their copy. Room: backend/cpu · host.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace moebus::backend {
+
+inline constexpr int kBlockColumns = 128;  // columns that share a scale
+inline constexpr int kGroupBlocks = 4;     // blocks that fill one UE8M0 word; what a cast kernel takes at a time
+inline constexpr int kGroupColumns = kBlockColumns * kGroupBlocks;
+inline constexpr int kMaxGroups = 8;  // so that one word has a bit for every block
+
+/// Casts `num_groups` (<= kMaxGroups) whole groups of bf16 columns to e4m3 `codes` and contiguous scales
+/// (one f32 a block, or one word of UE8M0 bytes a group). Bit b of the result is set if block b holds an inf or NaN or
+/// is near the top of the range: its codes and scale are then unspecified, and the caller makes them by the scalar
+/// code.
+using CastGroups = std::uint32_t (*)(const std::byte* row,
+                                     int num_groups,
+                                     std::byte* codes,
+                                     std::byte* scales) noexcept;
+
+/// One output row of a sum: acc = bias[0] + bias[1], then the terms in order; see SumJob.
+struct SumRow {
+  const std::byte* const* terms;  // [num_terms], null = skipped
+  const float* weights;           // [num_terms], or null = unweighted
+  int num_terms;
+  const std::byte* bias[2];
+  std::byte* output;
+  int columns;
+  bool is_streamed;  // output is aligned to kLineBytes, and past the caches
+};
+
+/// Adds columns [begin, columns) and returns the first column that is left over; the caller finishes it by the scalar
+/// code.
+using SumColumns = int (*)(const SumRow& row, int begin) noexcept;
+
+/// One instruction set's kernels.
+struct Kernels {
+  CastGroups cast_f32;
+  CastGroups cast_ue8m0;
+  SumColumns sum_bf16;
+  SumColumns sum_f16;
+  SumColumns sum_f32;
+};
+
+inline constexpr std::size_t kLineBytes = 64;
+
+std::uint32_t cast_groups_f32_avx2(const std::byte* row, int num_groups, std::byte* codes, std::byte* scales) noexcept;
+std::uint32_t cast_groups_ue8m0_avx2(const std::byte* row,
+                                     int num_groups,
+                                     std::byte* codes,
+                                     std::byte* scales) noexcept;
+std::uint32_t cast_groups_f32_avx512(const std::byte* row,
+                                     int num_groups,
+                                     std::byte* codes,
+                                     std::byte* scales) noexcept;
+std::uint32_t cast_groups_ue8m0_avx512(const std::byte* row,
+                                       int num_groups,
+                                       std::byte* codes,
+                                       std::byte* scales) noexcept;
+
+int sum_bf16_avx2(const SumRow& row, int begin) noexcept;
+int sum_f16_avx2(const SumRow& row, int begin) noexcept;
+int sum_f32_avx2(const SumRow& row, int begin) noexcept;
+int sum_bf16_avx512(const SumRow& row, int begin) noexcept;
+int sum_f16_avx512(const SumRow& row, int begin) noexcept;
+int sum_f32_avx512(const SumRow& row, int begin) noexcept;
+
+/// ThreadSanitizer does not see non-temporal stores: ordinary ones are used under it.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kCanStream = false;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+inline constexpr bool kCanStream = false;
+#else
+inline constexpr bool kCanStream = true;
+#endif
+#else
+inline constexpr bool kCanStream = true;
+#endif
+
+}  // namespace moebus::backend

@@ -1,0 +1,75 @@
+// Rows: where the parts of one row lie, in a slot or in separate tensors, and how one row gets from one to the other.
+// Room: backend/cpu · host.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "backend/backend.hpp"
+#include "backend/cpu/kernels.hpp"
+
+namespace moebus::backend {
+
+/// Addresses of one row's parts.
+template <class Byte>
+struct BasicRowParts {
+  Byte* tokens = nullptr;
+  Byte* scales = nullptr;  // first item
+  std::ptrdiff_t scale_item_stride_bytes = 4;
+  std::array<Byte*, kMaxSideTensors> side{};
+};
+
+using RowParts = BasicRowParts<std::byte>;
+using ConstRowParts = BasicRowParts<const std::byte>;
+
+/// Returns the parts of slot `i`.
+template <class Byte>
+[[nodiscard]] BasicRowParts<Byte> parts_of_slot(const model::DispatchRowFormat& format,
+                                                Byte* slots,
+                                                std::int64_t i) noexcept {
+  Byte* const slot = slots + base::idx(i) * format.stride_bytes;
+  BasicRowParts<Byte> parts;
+  parts.tokens = slot;
+  parts.scales = slot + format.scales_offset_bytes;
+  for (std::size_t s = 0; s < kMaxSideTensors; ++s) parts.side[s] = slot + format.side_offset_bytes[s];
+  return parts;
+}
+
+/// Returns the parts of row `r`; those that the format lacks are not valid addresses.
+template <class Byte>
+[[nodiscard]] BasicRowParts<Byte> parts_of_row(const model::DispatchRowFormat& format,
+                                               const BasicRowArrays<Byte>& arrays,
+                                               std::int64_t r) noexcept {
+  BasicRowParts<Byte> parts;
+  parts.tokens = arrays.tokens + r * arrays.token_stride_bytes;
+  if (format.scale_items > 0 && arrays.scales != nullptr) {
+    const std::int64_t rows = arrays.scale_group_rows;
+    const std::int64_t group = rows > 0 ? r / rows : 0;
+    parts.scales =
+        arrays.scales + group * arrays.scale_group_stride_bytes + (r - group * rows) * arrays.scale_row_stride_bytes;
+    parts.scale_item_stride_bytes = arrays.scale_item_stride_bytes;
+  }
+  for (std::size_t s = 0; s < kMaxSideTensors; ++s) {
+    if (format.side_bytes[s] > 0) parts.side[s] = arrays.side[s] + r * arrays.side_stride_bytes[s];
+  }
+  return parts;
+}
+
+/// Copies one row in received form.
+void copy_row(const model::DispatchRowFormat& format,
+              const ConstRowParts& source,
+              const RowParts& sink,
+              bool is_streamed) noexcept;
+
+/// Casts one bf16 row, and copies its side tensors.
+void cast_row(const Kernels& kernels,
+              const model::DispatchRowFormat& format,
+              const ConstRowParts& source,
+              const RowParts& sink,
+              bool is_streamed) noexcept;
+
+/// Writes zeros into all parts of one row.
+void zero_row(const model::DispatchRowFormat& format, const RowParts& sink, bool is_streamed) noexcept;
+
+}  // namespace moebus::backend

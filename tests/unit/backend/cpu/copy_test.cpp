@@ -1,0 +1,66 @@
+#include "backend/cpu/copy.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/math.hpp"
+
+namespace moebus::backend {
+namespace {
+
+constexpr std::byte kGuard{0xA5};
+constexpr std::size_t kGuardBytes = 128;
+
+std::vector<std::byte> counting_bytes(std::size_t size) {
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 251);
+  return bytes;
+}
+
+bool is_guard(const std::byte* from, const std::byte* to) {
+  return std::all_of(from, to, [](std::byte b) { return b == kGuard; });
+}
+
+TEST(CopyStreamed, WritesExactlyTheBytesAskedForAtEveryAlignment) {
+  for (const std::size_t size : {0UL, 1UL, 511UL, 512UL, 513UL, 575UL, 576UL, 4096UL, 5000UL}) {
+    for (std::size_t shift = 0; shift < kLineBytes; shift += 3) {
+      const std::vector<std::byte> source = counting_bytes(size + 1);
+      std::vector<std::byte> sink(size + 2 * kGuardBytes, kGuard);
+      std::byte* const first = sink.data() + shift;
+      copy_streamed(first, source.data() + 1, size);
+      fence_streams();
+      ASSERT_EQ(std::memcmp(first, source.data() + 1, size), 0) << size << " bytes, shift " << shift;
+      ASSERT_TRUE(is_guard(sink.data(), first)) << size << " bytes, shift " << shift;
+      ASSERT_TRUE(is_guard(first + size, sink.data() + sink.size())) << size << " bytes, shift " << shift;
+    }
+  }
+}
+
+TEST(ZeroStreamed, ClearsExactlyTheBytesAskedForAtEveryAlignment) {
+  for (const std::size_t size : {0UL, 1UL, 512UL, 600UL, 4097UL}) {
+    for (std::size_t shift = 0; shift < kLineBytes; shift += 3) {
+      std::vector<std::byte> sink(size + 2 * kGuardBytes, kGuard);
+      std::byte* const first = sink.data() + shift;
+      zero_streamed(first, size);
+      fence_streams();
+      ASSERT_TRUE(std::all_of(first, first + size, [](std::byte b) { return b == std::byte{0}; })) << size;
+      ASSERT_TRUE(is_guard(sink.data(), first)) << size << " bytes, shift " << shift;
+      ASSERT_TRUE(is_guard(first + size, sink.data() + sink.size())) << size << " bytes, shift " << shift;
+    }
+  }
+}
+
+TEST(CopyCached, TakesNullForNoBytes) {
+  copy_cached(nullptr, nullptr, 0);
+  zero_cached(nullptr, 0);
+  std::byte one{1};
+  const std::byte two{2};
+  copy_cached(&one, &two, 1);
+  EXPECT_EQ(one, two);
+}
+
+}  // namespace
+}  // namespace moebus::backend
