@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 VOCABULARY = {f"moebus/{name}.hpp" for name in ("types", "tensor", "config", "io", "error", "version")}
-VERBS = {f"moebus/{name}.hpp" for name in ("group", "exchange", "stats", "info", "moebus")}
+VERBS = {f"moebus/{name}.hpp" for name in ("group", "exchange", "info", "moebus")}
 PUBLIC = VOCABULARY | VERBS
 BASE, SYNC, MODEL = r"base/[^/]+", r"sync/[^/]+", r"model/[^/]+"
 

@@ -7,6 +7,7 @@
 #include "moebus/error.hpp"
 #include "moebus/exchange.hpp"
 #include "moebus/group.hpp"
+#include "moebus/io.hpp"
 #include "moebus/stats.hpp"
 #include "moebus/tensor.hpp"
 #include "moebus/types.hpp"

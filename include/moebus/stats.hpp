@@ -1,5 +1,5 @@
 // Stats: what an exchange did, with waiting kept apart from work. Always on.
-// Room: public verbs · host.
+// Room: public vocabulary · host.
 
 #pragma once
 

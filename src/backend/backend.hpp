@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "model/row_move.hpp"
 #include "model/wire.hpp"
 
 namespace moebus::backend {
@@ -37,11 +38,7 @@ struct BasicRowArrays {
 using RowArrays = BasicRowArrays<std::byte>;
 using ConstRowArrays = BasicRowArrays<const std::byte>;
 
-/// One row's way: index at the source, index at the destination (rows of a tensor, or slots).
-struct RowMove {
-  std::int32_t src;
-  std::int32_t dst;
-};
+using model::RowMove;
 
 /// Sums of rows: output o = bias0[o] + bias1[o] + sum over terms [first[o], first[o + 1]) in that order, in float32, rounded once.
 /// Weighted: acc = fma(weight[i], term[i], acc); else acc + term[i]. acc starts at bias0 (+ bias1), or +0.
@@ -97,10 +94,11 @@ class Backend {
                          const RowArrays& sink,
                          std::span<const RowMove> moves) noexcept = 0;
 
-  /// Copies whole slots of `stride_bytes`, the first `content_bytes` of each.
+  /// Copies `content_bytes` of rows that are contiguous bytes on both sides: row i at source + i * source_stride_bytes.
   virtual void copy_slots(const std::byte* source,
+                          std::int64_t source_stride_bytes,
                           std::byte* sink,
-                          std::size_t stride_bytes,
+                          std::int64_t sink_stride_bytes,
                           std::size_t content_bytes,
                           std::span<const RowMove> moves) noexcept = 0;
 

@@ -1,0 +1,51 @@
+// Handles: the pool of dispatch plans that combines may still need. Sized once; taking one allocates nothing.
+// Room: engine · host.
+
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "base/local_memory.hpp"
+#include "model/receive_plan.hpp"
+#include "model/send_plan.hpp"
+
+namespace moebus::engine {
+
+class HandlePool;
+
+/// The plan of one dispatch, on this rank as home (send) and as owner (receive).
+struct HandleSlot {
+  model::SendPlan send;
+  model::ReceivePlan receive;
+  std::atomic<int> num_holders{0};
+  std::shared_ptr<HandlePool> keep_alive;  ///< set while held
+};
+
+class HandlePool : public std::enable_shared_from_this<HandlePool> {
+ public:
+  HandlePool(const model::Shape& shape, int num_slots);
+
+  /// Returns the bytes that a pool of this size takes.
+  [[nodiscard]] static std::size_t bytes_needed(const model::Shape& shape, int num_slots);
+
+  /// Returns a free slot with one holder, or null.
+  [[nodiscard]] HandleSlot* take() noexcept;
+
+  [[nodiscard]] bool owns(const HandleSlot* slot) const noexcept {
+    return slot >= slots_.data() && slot < slots_.data() + slots_.size();
+  }
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(slots_.size()); }
+
+ private:
+  base::LocalMemory memory_;
+  std::vector<HandleSlot> slots_;
+};
+
+/// One more, and one less, holder.
+void hold(HandleSlot* slot) noexcept;
+void let_go(HandleSlot* slot) noexcept;
+
+}  // namespace moebus::engine

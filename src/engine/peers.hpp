@@ -1,0 +1,35 @@
+// Peers: the order in which a rank turns to the others, and tensors laid over result memory.
+// Room: engine · host.
+
+#pragma once
+
+#include "backend/backend.hpp"
+#include "model/layout.hpp"
+#include "moebus/io.hpp"
+
+namespace moebus::engine {
+
+/// Calls `function(peer)` for every other rank, each rank beginning with its next neighbour so that not all begin with the same.
+template <class Function>
+void for_each_peer(int rank, int num_ranks, const Function& function) {
+  for (int step = 1; step < num_ranks; ++step) function((rank + step) % num_ranks);
+}
+
+/// Tensors of a whole result laid over `memory` (all rows of the capacity).
+[[nodiscard]] DispatchOutput result_tensors(const model::Shape& shape,
+                                            const model::ResultLayout& layout,
+                                            int rank,
+                                            std::byte* memory) noexcept;
+
+/// The same memory as rows, for the backend.
+[[nodiscard]] backend::RowArrays result_rows(const model::Shape& shape,
+                                             const model::ResultLayout& layout,
+                                             std::byte* memory) noexcept;
+
+/// The caller's result tensors as rows.
+[[nodiscard]] backend::RowArrays output_rows(const model::Shape& shape, const DispatchOutput& output) noexcept;
+
+/// The caller's input tensors as rows.
+[[nodiscard]] backend::ConstRowArrays input_rows(const DispatchInput& input) noexcept;
+
+}  // namespace moebus::engine
