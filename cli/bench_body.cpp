@@ -1,0 +1,295 @@
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench.hpp"
+#include "cli/samples.hpp"
+#include "moebus/info.hpp"
+
+namespace moebus::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A library copy slower than this part of the best copy here would flatter every ratio: then none is given.
+constexpr double kTrustedCopy = 0.9;
+constexpr double kFloorShare = 0.1;  // of the time asked for, for each way to copy, before and again after
+constexpr double kMinIterations = 10;
+constexpr double kMaxIterations = 1e6;
+
+// All times of one phase; index = iteration.
+struct PhaseTimes {
+  std::vector<double> dispatch;
+  std::vector<double> experts;
+  std::vector<double> combine;
+  std::vector<double> whole;
+
+  void add(const CallTimes& times) {
+    dispatch.push_back(times.dispatch);
+    experts.push_back(times.experts);
+    combine.push_back(times.combine);
+    whole.push_back(times.dispatch + times.experts + times.combine);
+  }
+};
+
+// Bytes of one phase on this rank, summed over the timed calls.
+struct PhaseBytes {
+  double sent = 0;
+  double minimum = 0;
+  double control = 0;
+};
+
+struct FloorTimes {
+  double library_us = 0;
+  double best_us = 0;
+  std::string best;
+  double bytes = 0;
+
+  [[nodiscard]] bool is_trusted() const { return library_us > 0 && library_us * kTrustedCopy <= best_us; }
+};
+
+class Body {
+ public:
+  Body(const BenchSetup& setup, const BenchTruth& truth, const FloorWindows& windows, const Seat& seat)
+      : setup_(setup),
+        truth_(truth),
+        seat_(seat),
+        is_pinned_(pin_to_core(seat.rank, seat.num_ranks)),
+        group_(Group::join(seat.uri, seat.rank, seat.num_ranks, group_options(setup))),
+        bench_(setup, group_),
+        gather_(group_),
+        counts_(count_rows(setup, seat.rank)),
+        floor_(setup, seat.rank, windows, counts_),
+        progress_(seat.rank == 0 && !setup.options.has_json) {}
+
+  std::string run() {
+    bench_.load_first(truth_);
+    first_calls();
+    if (!mismatches_.empty()) return Json{{"verified", false}, {"mismatches", mismatches_}}.dump();
+    bench_.load_others();
+    const int iterations = choose_iterations();
+    measure_floors();
+    timed_calls(iterations);
+    measure_floors();
+    return report(iterations);
+  }
+
+ private:
+  static GroupOptions group_options(const BenchSetup& setup) {
+    GroupOptions options;
+    options.transport = setup.options.transport;
+    const char* const token = std::getenv("MOEBUS_TOKEN");
+    if (token != nullptr) options.token = token;
+    return options;
+  }
+
+  [[nodiscard]] bool has_combine() const { return setup_.options.kind != BenchKind::dispatch; }
+
+  void first_calls() {
+    progress_.show("verifying", 0, 1);
+    gather_.barrier();
+    first_us_ = bench_.time_of(bench_.call(0));
+    const std::optional<std::string> difference = bench_.difference(truth_);
+    bench_.finish();
+    const std::vector<std::string> all = gather_.texts(difference.value_or(""));
+    for (const std::string& text : all) {
+      if (!text.empty()) mismatches_.push_back(text);
+    }
+    if (!mismatches_.empty()) return;
+    gather_.barrier();
+    second_us_ = bench_.time_of(bench_.call(0));
+    bench_.finish();
+  }
+
+  int choose_iterations() {
+    if (setup_.options.iterations) return *setup_.options.iterations;
+    double total_us = 0;
+    const int rounds = 2 * std::min(setup_.num_sets, 4);
+    for (int i = 0; i < rounds; ++i) {
+      const CallTimes times = bench_.call(i % setup_.num_sets);
+      bench_.finish();
+      total_us += times.dispatch + times.experts + times.combine;
+    }
+    std::vector<double> wanted{setup_.options.time_s * 1e6 * rounds / std::max(total_us, 1.0)};
+    gather_.maximum(wanted);  // ranks must agree on the number
+    return static_cast<int>(std::clamp(wanted[0], kMinIterations, kMaxIterations));
+  }
+
+  void timed_calls(int iterations) {
+    gather_.barrier();
+    bench_.exchange().reset_stats();
+    for (int i = 0; i < iterations; ++i) {
+      const int set = i % setup_.num_sets;
+      times_.add(bench_.call(set));
+      bench_.finish();
+      const RowCounts& counts = counts_[static_cast<std::size_t>(set)];
+      for (int peer = 0; peer < seat_.num_ranks; ++peer) {
+        if (peer != seat_.rank) rows_sent_ += counts.sent[static_cast<std::size_t>(peer)];
+      }
+      rows_returned_ += counts.returned_remote;
+      progress_.show("timing", i + 1, iterations);
+    }
+    stats_ = bench_.exchange().stats();
+  }
+
+  void measure_floors() {
+    const std::function<void()> barrier = [this] { gather_.barrier(); };
+    for (std::size_t c = 0; c < copiers().size(); ++c) {
+      floor_passes(floor_.dispatch(), copiers()[c], barrier, dispatch_floor_[c]);
+      if (has_combine()) floor_passes(floor_.combine(), copiers()[c], barrier, combine_floor_[c]);
+    }
+  }
+
+  void floor_passes(const std::vector<CopyPlan>& plans,
+                    const Copier& copier,
+                    const std::function<void()>& barrier,
+                    std::vector<double>& samples) {
+    progress_.show("copies for the floor", 0, 1);
+    std::vector<double> wanted{0};
+    for (const CopyPlan& plan : plans) wanted[0] += floor_.pass_us(plan, copier, barrier);  // touches everything once
+    wanted[0] =
+        kFloorShare * setup_.options.time_s * 1e6 * static_cast<double>(plans.size()) / std::max(wanted[0], 1.0);
+    gather_.maximum(wanted);
+    const auto passes = static_cast<std::size_t>(std::clamp(wanted[0], kMinIterations, 2000.0));
+    for (std::size_t i = 0; i < passes; ++i)
+      samples.push_back(floor_.pass_us(plans[i % plans.size()], copier, barrier));
+  }
+
+  FloorTimes floor_of(std::array<std::vector<double>, 3>& samples, const std::vector<CopyPlan>& plans) {
+    FloorTimes times;
+    for (std::size_t c = 0; c < samples.size(); ++c) {
+      gather_.maximum(samples[c]);
+      const double median = summarise(samples[c]).median;
+      if (c == 0) times.library_us = median;
+      if (c > 0 && !times.best.empty() && median >= times.best_us) continue;
+      times.best_us = median;
+      times.best = copiers()[c].name;
+    }
+    for (const CopyPlan& plan : plans) times.bytes += bytes_written(plan) / static_cast<double>(plans.size());
+    return times;
+  }
+
+  PhaseBytes bytes_of(const std::array<PeerStats, kMaxRanks>& peers,
+                      const CallStats& calls,
+                      std::int64_t rows,
+                      double row_bytes) const {
+    PhaseBytes bytes;
+    for (int peer = 0; peer < seat_.num_ranks; ++peer) {
+      bytes.sent += static_cast<double>(peers[static_cast<std::size_t>(peer)].bytes_sent);
+    }
+    bytes.minimum = static_cast<double>(rows) * row_bytes;
+    bytes.control = static_cast<double>(calls.bytes_control);
+    return bytes;
+  }
+
+  // Makes one phase's entry; collective, since every figure is that of the rank where it is largest.
+  Json phase(std::vector<double>& samples, const PhaseBytes& total, const std::vector<FloorTimes>& floors) {
+    const auto calls = static_cast<double>(samples.size());
+    std::vector<double> per_call{total.sent / calls, total.minimum / calls, total.control / calls};
+    gather_.maximum(per_call);
+    gather_.maximum(samples);
+    const Summary summary = summarise(samples);
+    Json entry{{"median_us", summary.median},
+               {"p99_us", summary.p99},
+               {"min_us", summary.min},
+               {"max_us", summary.max},
+               {"bytes_sent", per_call[0]},
+               {"bytes_minimum", per_call[1]},
+               {"bytes_control", per_call[2]},
+               {"floor_us", nullptr},
+               {"ratio_to_floor", nullptr}};
+    double floor_us = 0;
+    bool is_trusted = !floors.empty();
+    for (const FloorTimes& floor : floors) {
+      floor_us += floor.library_us;
+      is_trusted = is_trusted && floor.is_trusted();
+    }
+    if (!floors.empty()) entry["floor_us"] = floor_us;
+    if (is_trusted && floor_us > 0) entry["ratio_to_floor"] = summary.median / floor_us;
+    return entry;
+  }
+
+  static Json copy_entry(const FloorTimes& floor) {
+    return Json{{"library_gbps", floor.library_us > 0 ? floor.bytes / floor.library_us / 1e3 : 0},
+                {"best_gbps", floor.best_us > 0 ? floor.bytes / floor.best_us / 1e3 : 0},
+                {"best_copy", floor.best},
+                {"is_trusted", floor.is_trusted()}};
+  }
+
+  std::string report(int iterations) {
+    const FloorTimes dispatch_floor = floor_of(dispatch_floor_, floor_.dispatch());
+    const PhaseBytes out =
+        bytes_of(stats_.dispatch_peers, stats_.dispatch, rows_sent_, static_cast<double>(travel_bytes(setup_.config)));
+    const PhaseBytes back = bytes_of(
+        stats_.combine_peers, stats_.combine, rows_returned_, static_cast<double>(answer_bytes(setup_.config)));
+    const PhaseBytes both{out.sent + back.sent, out.minimum + back.minimum, out.control + back.control};
+    const BenchKind kind = setup_.options.kind;
+    Json phases = Json::object();
+    Json copies = Json::object();
+    if (kind != BenchKind::combine) {
+      phases["dispatch"] = phase(times_.dispatch, out, {dispatch_floor});
+      copies["dispatch"] = copy_entry(dispatch_floor);
+    }
+    if (kind == BenchKind::layer) phases["experts"] = phase(times_.experts, {}, {});
+    if (has_combine()) {
+      const FloorTimes combine_floor = floor_of(combine_floor_, floor_.combine());
+      phases["combine"] = phase(times_.combine, back, {combine_floor});
+      copies["combine"] = copy_entry(combine_floor);
+      if (kind == BenchKind::exchange) phases["exchange"] = phase(times_.whole, both, {dispatch_floor, combine_floor});
+      if (kind == BenchKind::layer) phases["layer"] = phase(times_.whole, both, {});
+    }
+    const PrepareReport& prepared = bench_.prepare_report();
+    std::vector<double> slowest{first_us_,
+                                second_us_,
+                                prepared.agree_us / 1e3,
+                                prepared.allocate_us / 1e3,
+                                prepared.map_us / 1e3,
+                                prepared.warm_up_us / 1e3};
+    gather_.maximum(slowest);
+    Json result{
+        {"verified", true},
+        {"first_call_us", slowest[0]},
+        {"second_call_us", slowest[1]},
+        {"prepare_ms", {{"agree", slowest[2]}, {"allocate", slowest[3]}, {"map", slowest[4]}, {"warm_up", slowest[5]}}},
+        {"registered_bytes", Exchange::bytes_needed(setup_.config, seat_.num_ranks).registered},
+        {"iterations", iterations},
+        {"transport", std::string(group_.transport())},
+        {"is_pinned", is_pinned_},
+        {"copies", copies},
+        {"phases", phases}};
+    progress_.clear();
+    return result.dump();
+  }
+
+  const BenchSetup& setup_;
+  const BenchTruth& truth_;
+  const Seat& seat_;
+  bool is_pinned_;
+  Group group_;
+  BenchRank bench_;
+  Gather gather_;
+  std::vector<RowCounts> counts_;
+  Floor floor_;
+  Progress progress_;
+  std::vector<std::string> mismatches_;
+  double first_us_ = 0;
+  double second_us_ = 0;
+  PhaseTimes times_;
+  std::int64_t rows_sent_ = 0;
+  std::int64_t rows_returned_ = 0;
+  ExchangeStats stats_;
+  std::array<std::vector<double>, 3> dispatch_floor_;  // index = copier
+  std::array<std::vector<double>, 3> combine_floor_;
+};
+
+}  // namespace
+
+std::string bench_body(const BenchSetup& setup,
+                       const BenchTruth& truth,
+                       const FloorWindows& windows,
+                       const Seat& seat) {
+  return Body(setup, truth, windows, seat).run();
+}
+
+}  // namespace moebus::cli

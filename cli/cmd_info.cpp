@@ -1,0 +1,73 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "cli/commands.hpp"
+#include "cli/report.hpp"
+#include "moebus/info.hpp"
+
+namespace moebus::cli {
+
+namespace {
+
+Json capabilities_json(const std::vector<Capability>& list) {
+  Json array = Json::array();
+  for (const Capability& one : list) {
+    array.push_back({{"name", one.name}, {"is_available", one.is_available}, {"remark", one.remark}});
+  }
+  return array;
+}
+
+std::string capabilities_text(const char* title, const std::vector<Capability>& list) {
+  std::string text = fmt::format("{}\n", title);
+  for (const Capability& one : list) {
+    text += fmt::format("  {:<10} {:<4} {}\n", one.name, one.is_available ? "yes" : "no", one.remark);
+  }
+  return text;
+}
+
+std::string machine_text(const Machine& machine) {
+  return fmt::format(
+      "machine\n  {}\n  {} socket(s), {} NUMA node(s), {} cores, {} threads usable here\n"
+      "  L2 {} a core, L3 {}, memory {:.1f} GiB, load {:.1f}\n  {}\n",
+      machine.cpu,
+      machine.sockets,
+      machine.numa_nodes,
+      machine.cores,
+      machine.threads,
+      bytes_text(static_cast<double>(machine.l2_bytes)),
+      bytes_text(static_cast<double>(machine.l3_bytes)),
+      static_cast<double>(machine.memory_bytes) / (1 << 30),
+      machine.load,
+      machine.kernel);
+}
+
+}  // namespace
+
+int run_info(const InfoOptions& options) {
+  const Capabilities can = capabilities();
+  const Machine machine = look_at_machine();
+  if (options.has_json) {
+    const Json report{{"command", "moebus info"},
+                      {"version", can.version},
+                      {"compiler", can.compiler},
+                      {"simd_level", can.simd_level},
+                      {"backends", capabilities_json(can.backends)},
+                      {"transports", capabilities_json(can.transports)},
+                      {"simd_levels", capabilities_json(can.simd_levels)},
+                      {"machine", machine_json(machine)}};
+    std::printf("%s\n", report.dump(2).c_str());
+    return kOk;
+  }
+  std::printf("moebus %s, built by %s\n", can.version.c_str(), can.compiler.c_str());
+  std::printf("%s", capabilities_text("backends", can.backends).c_str());
+  std::printf("%s", capabilities_text("transports", can.transports).c_str());
+  std::printf("%s",
+              capabilities_text(fmt::format("SIMD levels of the CPU backend ({} in use)", can.simd_level).c_str(),
+                                can.simd_levels)
+                  .c_str());
+  std::printf("%s", machine_text(machine).c_str());
+  return kOk;
+}
+
+}  // namespace moebus::cli
