@@ -19,12 +19,17 @@ class Store {
   [[nodiscard]] virtual int rank() const noexcept = 0;
   [[nodiscard]] virtual int num_ranks() const noexcept = 0;
 
-  /// Gives every rank every rank's `value`, in rank order. `what` names the step; ranks at different steps get an error that says so.
+  /// Gives every rank every rank's `value`, in rank order. `what` names the step, at most 256 bytes; ranks at
+  /// different steps get an error that says so.
   ///
   /// Order:   collective.
   /// Errors:  Error{timeout} names the ranks that did not come and what for; Error{peer_lost} a rank went away;
-  ///          Error{invalid_argument} ranks are at different steps, or `value` exceeds kMaxMessageBytes.
-  virtual std::vector<std::string> all_gather(std::string_view what, std::string_view value, const base::Deadline& deadline) = 0;
+  ///          Error{transport_failure} the connection broke. After these the store is at its end: each further call
+  ///          throws the same. Error{invalid_argument} ranks are at different steps (on all ranks), or `value`
+  ///          exceeds kMaxMessageBytes (here only); the store goes on.
+  virtual std::vector<std::string> all_gather(std::string_view what,
+                                              std::string_view value,
+                                              const base::Deadline& deadline) = 0;
 
   static constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 20;
 };

@@ -43,16 +43,20 @@ class Transport {
   /// Allocates `size_bytes` here (zeroed, every page touched, aligned to a page) and maps every peer's, or throws.
   ///
   /// Order:   collective, same size on all ranks; regions live until `deregister` or the transport's end.
-  /// Errors:  Error{resource_exhausted} no memory; Error{timeout}, Error{peer_lost} name the peer; Error{transport_failure}.
+  /// Errors:  the same on all ranks, nothing stays allocated: Error{resource_exhausted} no memory;
+  ///          Error{invalid_argument} sizes differ; Error{timeout}, Error{peer_lost} name the peer;
+  ///          Error{transport_failure}.
   virtual Registration register_memory(std::size_t size_bytes, const base::Deadline& deadline) = 0;
 
   /// Unmaps a registration here. Local; peers that still map it keep it alive for themselves.
   virtual void deregister(const Registration& registration) noexcept = 0;
 
-  /// Tells whether a peer is still there. Cheap enough for a waiting loop's slow side (a few system calls), never blocks.
+  /// Tells whether a peer is still there. Never blocks; cheap enough for a waiting loop's slow side (a few system
+  /// calls).
   [[nodiscard]] virtual PeerStatus peer_status(int peer) const noexcept = 0;
 
-  /// Says to all peers that this rank leaves in order. Local, idempotent.
+  /// Says to all peers that this rank leaves in order; one that goes without it is dead to them. Local, idempotent.
+  /// Memory stays registered until the transport's end.
   virtual void close() noexcept = 0;
 };
 

@@ -1,0 +1,66 @@
+#include "transport/agreement.hpp"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "moebus/error.hpp"
+#include "transport/store_failure.hpp"
+#include "transport/stream_frame.hpp"
+
+namespace moebus::transport {
+namespace {
+
+constexpr std::chrono::seconds kTellLimit{1};  // to say what failed when the failure used up the time
+
+StoreFailure describe(const Error& error, int rank) {
+  const int origin = error.origin_rank() < 0 ? rank : error.origin_rank();
+  return {error.code(), origin, fmt::format("on rank {}: {}", rank, error.what())};
+}
+
+}  // namespace
+
+std::vector<std::string> agree(Store& store,
+                               std::string_view what,
+                               const base::Deadline& deadline,
+                               const std::function<std::string()>& deed) {
+  std::optional<StoreFailure> failure;
+  std::string result;
+  try {
+    result = deed();
+  } catch (const Error& error) {
+    failure = describe(error, store.rank());
+  }
+  const std::string told = failure ? PayloadWriter().number(1).raw(to_payload(*failure)).take()
+                                   : PayloadWriter().number(0).raw(result).take();
+  const base::Deadline until = failure && deadline.left() < kTellLimit ? base::Deadline(kTellLimit) : deadline;
+  std::vector<std::string> answers;
+  try {
+    answers = store.all_gather(what, told, until);
+  } catch (const Error&) {
+    if (failure) failure->raise();  // closer to the cause than that nobody could be told
+    throw;
+  }
+  for (std::string& answer : answers) {
+    PayloadReader reader(answer);
+    const bool has_failed = reader.number() != 0;
+    if (!reader.is_good()) throw Error(ErrorCode::internal, fmt::format("step \"{}\": an answer is too short", what));
+    answer.erase(0, sizeof(std::uint32_t));
+    if (!has_failed) continue;
+    parse_failure(answer)
+        .value_or(StoreFailure{ErrorCode::internal, -1, fmt::format("step \"{}\" failed on a rank", what)})
+        .raise();
+  }
+  return answers;
+}
+
+void check_same_size(const std::vector<std::size_t>& sizes) {
+  bool is_same = true;
+  for (const std::size_t size : sizes) is_same = is_same && size == sizes.front();
+  if (is_same) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("the ranks register different sizes, in rank order: {} bytes; all must register the same",
+                          fmt::join(sizes, ", ")));
+}
+
+}  // namespace moebus::transport

@@ -1,0 +1,141 @@
+#include "transport/shm/connect.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/math.hpp"
+#include "moebus/error.hpp"
+#include "transport/agreement.hpp"
+#include "transport/shm/host.hpp"
+#include "transport/shm/memory.hpp"
+#include "transport/shm/mesh.hpp"
+#include "transport/stream_frame.hpp"
+
+namespace moebus::transport {
+namespace {
+
+using base::idx;
+
+/// What a rank tells the others so that they can reach it.
+struct Card {
+  HostIdentity host;
+  MeshAddress address;
+};
+
+std::string to_payload(const Card& card) {
+  return PayloadWriter()
+      .bytes(card.host.boot_id)
+      .bytes(card.host.network_namespace)
+      .bytes(card.address.socket_name)
+      .raw(as_bytes(card.address.nonce))
+      .take();
+}
+
+Card parse_card(std::string_view payload) {
+  PayloadReader reader(payload);
+  Card card;
+  card.host.boot_id = std::string(reader.bytes());
+  card.host.network_namespace = std::string(reader.bytes());
+  card.address.socket_name = std::string(reader.bytes());
+  const std::string_view nonce = reader.raw(card.address.nonce.size());
+  constexpr std::size_t kMaxNameBytes = 100;
+  if (!reader.is_done() || card.address.socket_name.size() > kMaxNameBytes) {
+    throw Error(ErrorCode::transport_failure, "a rank told something that is not an address of shm");
+  }
+  std::copy(nonce.begin(), nonce.end(), card.address.nonce.begin());
+  return card;
+}
+
+class ShmTransport final : public Transport {
+ public:
+  ShmTransport(Store& store, const base::Deadline& deadline) : store_(store) {
+    const auto answers = agree(store, "open sockets", deadline, [&] {
+      mesh_.emplace(store.rank(), store.num_ranks());
+      return to_payload(Card{this_host(), mesh_->address()});
+    });
+    std::vector<HostIdentity> hosts;
+    std::vector<MeshAddress> addresses;
+    for (const std::string& answer : answers) {
+      Card card = parse_card(answer);
+      hosts.push_back(std::move(card.host));
+      addresses.push_back(std::move(card.address));
+    }
+    check_one_host(hosts);
+    agree(store, "connect sockets", deadline, [&] {
+      mesh_->connect(addresses, deadline);
+      return std::string();
+    });
+  }
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "shm"; }
+
+  Registration register_memory(std::size_t size_bytes, const base::Deadline& deadline) override {
+    SharedMemory own;
+    const auto answers = agree(store_, "allocate memory", deadline, [&] {
+      own = make_shared_memory(size_bytes);
+      return PayloadWriter().size(size_bytes).take();
+    });
+    std::vector<std::size_t> sizes;
+    for (const std::string& answer : answers) sizes.push_back(PayloadReader(answer).size());
+    check_same_size(sizes);
+
+    Entry entry;
+    agree(store_, "map memory", deadline, [&] {
+      entry.peers = map_peers(own, size_bytes, deadline);
+      return std::string();
+    });
+    entry.own = std::move(own.mapping);
+    Registration registration;
+    registration.local = {entry.own.data(), size_bytes, MemoryKind::host};
+    for (const Mapping& peer : entry.peers) registration.peers.push_back(peer.data());
+    registration.peers[idx(store_.rank())] = entry.own.data();
+    entries_.push_back(std::move(entry));
+    return registration;
+  }
+
+  void deregister(const Registration& registration) noexcept override {
+    std::erase_if(entries_, [&](const Entry& entry) { return entry.own.data() == registration.local.data; });
+  }
+
+  [[nodiscard]] PeerStatus peer_status(int peer) const noexcept override { return mesh_->status(peer); }
+
+  void close() noexcept override {
+    if (std::exchange(is_closed_, true)) return;
+    mesh_->say_goodbye();
+  }
+
+ private:
+  struct Entry {
+    Mapping own;
+    std::vector<Mapping> peers;  ///< [num_ranks], own entry empty
+  };
+
+  std::vector<Mapping> map_peers(const SharedMemory& own, std::size_t size_bytes, const base::Deadline& deadline) {
+    const auto descriptors =
+        mesh_->exchange(own.descriptor.get(), own.mapping.size_bytes(), next_exchange_id_++, deadline);
+    std::vector<Mapping> mappings(descriptors.size());
+    for (std::size_t peer = 0; peer < descriptors.size(); ++peer) {
+      const PeerDescriptor& from = descriptors[peer];
+      if (from.descriptor.is_open())
+        mappings[peer] = map_peer_memory(from.descriptor.get(), from.mapped_bytes, size_bytes);
+    }
+    return mappings;
+  }
+
+  Store& store_;
+  std::optional<Mesh> mesh_;
+  std::vector<Entry> entries_;
+  std::uint64_t next_exchange_id_ = 1;
+  bool is_closed_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> connect_shm(Store& store, const base::Deadline& deadline) {
+  return std::make_unique<ShmTransport>(store, deadline);
+}
+
+}  // namespace moebus::transport
