@@ -18,9 +18,16 @@ Kernels kernels_of(SimdLevel level) noexcept {
     case SimdLevel::scalar:
       return {};  // no kernel: everything is left over for the scalar code
     case SimdLevel::avx2:
-      return {cast_groups_f32_avx2, cast_groups_ue8m0_avx2, sum_bf16_avx2, sum_f16_avx2, sum_f32_avx2};
-    case SimdLevel::avx512:
-      return {cast_groups_f32_avx512, cast_groups_ue8m0_avx512, sum_bf16_avx512, sum_f16_avx512, sum_f32_avx512};
+      return {cast_groups_f32_avx2, cast_groups_ue8m0_avx2, sum_bf16_avx2, sum_f16_avx2, sum_f32_avx2, copy_lines_avx2};
+    case SimdLevel::avx512: {
+      const bool has_vbmi = __builtin_cpu_supports("avx512vbmi") != 0;
+      return {has_vbmi ? cast_groups_f32_avx512_vbmi : cast_groups_f32_avx512,
+              has_vbmi ? cast_groups_ue8m0_avx512_vbmi : cast_groups_ue8m0_avx512,
+              sum_bf16_avx512,
+              sum_f16_avx512,
+              sum_f32_avx512,
+              copy_lines_avx512};
+    }
   }
   return {};
 }
@@ -87,10 +94,15 @@ class CpuBackend final : public Backend {
                   std::int64_t sink_stride_bytes,
                   std::size_t content_bytes,
                   std::span<const RowMove> moves) noexcept override {
-    const bool is_streamed = is_worth_streaming(moves.size() * content_bytes);
-    const auto copy = is_streamed ? copy_streamed : copy_cached;
-    for (const RowMove& move : moves) {
-      copy(sink + move.dst * sink_stride_bytes, source + move.src * source_stride_bytes, content_bytes);
+    const bool is_streamed = is_worth_streaming(kernels_, moves.size() * content_bytes);
+    for (std::size_t m = 0; m < moves.size(); ++m) {
+      const auto source_of = [&](std::size_t i) { return source + moves[i].src * source_stride_bytes; };
+      std::byte* const to = sink + moves[m].dst * sink_stride_bytes;
+      if (is_streamed) {
+        copy_streamed(kernels_, to, source_of(m), content_bytes, source_of(following(moves, m)));
+      } else {
+        copy_cached(to, source_of(m), content_bytes);
+      }
     }
     if (is_streamed) fence_streams();
   }
@@ -99,14 +111,12 @@ class CpuBackend final : public Backend {
                  const RowArrays& sink,
                  std::int64_t first,
                  std::int64_t count) noexcept override {
-    const bool is_streamed = is_worth_streaming(base::idx(count) * format.payload_bytes);
-    for (std::int64_t r = first; r < first + count; ++r) zero_row(format, parts_of_row(format, sink, r), is_streamed);
-    if (is_streamed) fence_streams();
+    for (std::int64_t r = first; r < first + count; ++r) zero_row(format, parts_of_row(format, sink, r));
   }
 
   void copy_bytes(std::byte* sink, const std::byte* source, std::size_t size_bytes) noexcept override {
-    if (!is_worth_streaming(size_bytes)) return copy_cached(sink, source, size_bytes);
-    copy_streamed(sink, source, size_bytes);
+    if (!is_worth_streaming(kernels_, size_bytes)) return copy_cached(sink, source, size_bytes);
+    copy_streamed(kernels_, sink, source, size_bytes, source + size_bytes);
     fence_streams();
   }
 
@@ -123,16 +133,19 @@ class CpuBackend final : public Backend {
                  bool is_cast,
                  SourceParts source_parts,
                  SinkParts sink_parts) const noexcept {
-    const bool is_streamed = is_worth_streaming(moves.size() * format.payload_bytes);
-    if (is_cast) {
-      const DefaultFloatMode mode;
-      for (const RowMove& move : moves) {
-        cast_row(kernels_, format, source_parts(move.src), sink_parts(move.dst), is_streamed);
-      }
-    } else {
-      for (const RowMove& move : moves) copy_row(format, source_parts(move.src), sink_parts(move.dst), is_streamed);
+    const BatchWay way{kernels_, is_worth_streaming(kernels_, moves.size() * format.payload_bytes)};
+    const auto move_one = is_cast ? cast_row : copy_row;
+    const DefaultFloatMode mode;
+    for (std::size_t m = 0; m < moves.size(); ++m) {
+      const std::byte* const next = source_parts(moves[following(moves, m)].src).tokens;
+      move_one(way, format, source_parts(moves[m].src), sink_parts(moves[m].dst), next);
     }
-    if (is_streamed) fence_streams();
+    if (way.is_streamed) fence_streams();
+  }
+
+  /// Returns the move after `m`, the last one for itself.
+  static std::size_t following(std::span<const RowMove> moves, std::size_t m) noexcept {
+    return m + 1 < moves.size() ? m + 1 : m;
   }
 
   SimdLevel level_;

@@ -10,7 +10,7 @@ namespace {
 
 #define MOEBUS_KERNEL static inline __attribute__((always_inline))
 
-// As in cast_avx512.cpp: above it lie NaN, inf and the UE8M0 scale 2^120.
+// As in cast_avx512_steps.hpp: above it lie NaN, inf and the UE8M0 scale 2^120.
 constexpr int kLargestTaken = 0x7EFF0000;
 
 struct GroupScales {
@@ -53,10 +53,11 @@ MOEBUS_KERNEL GroupScales group_scales(const std::byte* row) noexcept {
   return {_mm_div_ps(amax, largest), _mm_div_ps(largest, amax), static_cast<std::uint32_t>(left_over)};
 }
 
+/// As in cast_avx512_steps.hpp, but the low 16 bits of each element are the code: 0xFC38 = -8 - 120 * 8 (mod 2^16).
 MOEBUS_KERNEL __m256i encode(__m256 value) noexcept {
   const __m256i exponent = _mm256_and_si256(_mm256_castps_si256(value), _mm256_set1_epi32(0x7F800000));
   const __m256i power = _mm256_max_epi32(exponent, _mm256_set1_epi32(121 << 23));
-  const __m256 sum = _mm256_fmadd_ps(_mm256_castsi256_ps(power), _mm256_set1_ps(0x1.8p20F + 7.0F), value);
+  const __m256 sum = _mm256_fmadd_ps(_mm256_castsi256_ps(power), _mm256_set1_ps(0x1.8p20F + 0xFC38 / 8), value);
   return _mm256_add_epi32(_mm256_srli_epi32(power, 20), _mm256_castps_si256(sum));
 }
 
@@ -66,8 +67,7 @@ MOEBUS_KERNEL __m256i encode_words(__m256i words, __m256 multiplier) noexcept {
   const __m256i odd = _mm256_and_si256(words, _mm256_set1_epi32(0x7FFF0000));
   const __m256i even_codes = encode(_mm256_mul_ps(_mm256_castsi256_ps(even), multiplier));
   const __m256i odd_codes = encode(_mm256_mul_ps(_mm256_castsi256_ps(odd), multiplier));
-  const __m256i both = _mm256_blend_epi16(even_codes, _mm256_slli_epi32(odd_codes, 16), 0xAA);
-  return _mm256_and_si256(both, _mm256_set1_epi16(0xFF));
+  return _mm256_blend_epi16(even_codes, _mm256_slli_epi32(odd_codes, 16), 0xAA);
 }
 
 /// Casts 32 columns.
@@ -81,12 +81,13 @@ MOEBUS_KERNEL void cast_pair(const std::byte* row, int pair, __m256 multiplier, 
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + 32 * pair), ordered);
 }
 
-MOEBUS_KERNEL void cast_group(const std::byte* row, __m128 multipliers, std::byte* codes) noexcept {
-  alignas(16) float multiplier[4];
-  _mm_store_ps(multiplier, multipliers);
-  for (int block = 0; block < 4; ++block) {
-    const __m256 factor = _mm256_set1_ps(multiplier[block]);
-    for (int p = 0; p < 4; ++p) cast_pair(row, 4 * block + p, factor, codes);
+MOEBUS_KERNEL void encode_blocks(const std::byte* row,
+                                 int num_groups,
+                                 const float* multipliers,
+                                 std::byte* codes) noexcept {
+  for (int block = 0; block < kGroupBlocks * num_groups; ++block) {
+    const __m256 multiplier = _mm256_set1_ps(multipliers[block]);
+    for (int p = 0; p < 4; ++p) cast_pair(row, 4 * block + p, multiplier, codes);
   }
 }
 
@@ -95,16 +96,15 @@ MOEBUS_KERNEL void cast_group(const std::byte* row, __m128 multipliers, std::byt
 }  // namespace
 
 std::uint32_t cast_groups_f32_avx2(const std::byte* row, int num_groups, std::byte* codes, std::byte* scales) noexcept {
+  alignas(kLineBytes) float multipliers[kMaxGroups * kGroupBlocks];
   std::uint32_t left_over = 0;
   for (int g = 0; g < num_groups; ++g) {
-    const GroupScales group = group_scales(row);
-    left_over |= group.left_over << (4 * g);
-    _mm_storeu_ps(reinterpret_cast<float*>(scales), group.scale);
-    cast_group(row, group.multiplier, codes);
-    row += kGroupColumns * 2;
-    codes += kGroupColumns;
-    scales += 16;
+    const GroupScales group = group_scales(row + 2 * kGroupColumns * g);
+    left_over |= group.left_over << (kGroupBlocks * g);
+    _mm_storeu_ps(reinterpret_cast<float*>(scales + 16 * g), group.scale);
+    _mm_store_ps(multipliers + kGroupBlocks * g, group.multiplier);
   }
+  encode_blocks(row, num_groups, multipliers, codes);
   return left_over;
 }
 
@@ -112,20 +112,19 @@ std::uint32_t cast_groups_ue8m0_avx2(const std::byte* row,
                                      int num_groups,
                                      std::byte* codes,
                                      std::byte* scales) noexcept {
+  alignas(kLineBytes) float multipliers[kMaxGroups * kGroupBlocks];
   std::uint32_t left_over = 0;
   for (int g = 0; g < num_groups; ++g) {
-    const GroupScales group = group_scales(row);
-    left_over |= group.left_over << (4 * g);
+    const GroupScales group = group_scales(row + 2 * kGroupColumns * g);
+    left_over |= group.left_over << (kGroupBlocks * g);
     const __m128i up = _mm_add_epi32(_mm_castps_si128(group.scale), _mm_set1_epi32(0x7FFFFF));
     const __m128i exponent = _mm_srli_epi32(up, 23);
     const __m128i words = _mm_packus_epi32(exponent, exponent);
-    _mm_storeu_si32(scales, _mm_packus_epi16(words, words));
+    _mm_storeu_si32(scales + 4 * g, _mm_packus_epi16(words, words));
     const __m128i reciprocal = _mm_slli_epi32(_mm_sub_epi32(_mm_set1_epi32(254), exponent), 23);
-    cast_group(row, _mm_castsi128_ps(reciprocal), codes);
-    row += kGroupColumns * 2;
-    codes += kGroupColumns;
-    scales += 4;
+    _mm_store_ps(multipliers + kGroupBlocks * g, _mm_castsi128_ps(reciprocal));
   }
+  encode_blocks(row, num_groups, multipliers, codes);
   return left_over;
 }
 

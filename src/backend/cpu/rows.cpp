@@ -12,13 +12,8 @@ namespace {
 
 constexpr std::ptrdiff_t kItemBytes = 4;
 
-void copy_payload(std::byte* dst, const std::byte* src, std::size_t size_bytes, bool is_streamed) noexcept {
-  if (is_streamed) {
-    copy_streamed(dst, src, size_bytes);
-  } else {
-    copy_cached(dst, src, size_bytes);
-  }
-}
+// The start of a row that no hardware prefetcher can foresee; the rest it finds itself. +4 % on rows from memory.
+constexpr std::size_t kRowStartBytes = 512;
 
 void copy_scales(const model::DispatchRowFormat& format, const ConstRowParts& source, const RowParts& sink) noexcept {
   if (source.scale_item_stride_bytes == kItemBytes && sink.scale_item_stride_bytes == kItemBytes) {
@@ -37,46 +32,49 @@ void copy_sides(const model::DispatchRowFormat& format, const ConstRowParts& sou
 
 }  // namespace
 
-void copy_row(const model::DispatchRowFormat& format,
+void copy_row(const BatchWay& way,
+              const model::DispatchRowFormat& format,
               const ConstRowParts& source,
               const RowParts& sink,
-              bool is_streamed) noexcept {
-  copy_payload(sink.tokens, source.tokens, format.payload_bytes, is_streamed);
+              const std::byte* next) noexcept {
+  if (way.is_streamed) {
+    copy_streamed(way.kernels, sink.tokens, source.tokens, format.payload_bytes, next);
+  } else {
+    read_soon(next, std::min(kRowStartBytes, format.payload_bytes));
+    copy_cached(sink.tokens, source.tokens, format.payload_bytes);
+  }
   copy_scales(format, source, sink);
   copy_sides(format, source, sink);
 }
 
-void cast_row(const Kernels& kernels,
+void cast_row(const BatchWay& way,
               const model::DispatchRowFormat& format,
               const ConstRowParts& source,
               const RowParts& sink,
-              bool is_streamed) noexcept {
+              const std::byte* next) noexcept {
   constexpr int kMaxColumns = kMaxGroups * kGroupColumns;
   alignas(kLineBytes) std::byte codes[kMaxColumns];
   const int items_per_group = format.scale_format == ScaleFormat::f32 ? kGroupBlocks : 1;
   ScaleItems items{sink.scales, sink.scale_item_stride_bytes};
+  read_soon(next, std::min(kRowStartBytes, format.payload_bytes));
   for (int column = 0; column < format.hidden; column += kMaxColumns) {
     const int columns = std::min(kMaxColumns, format.hidden - column);
     const std::byte* const row = source.tokens + base::idx(column) * 2;
-    if (is_streamed) {
-      cast_columns(kernels, format.scale_format, row, columns, codes, items);
-      copy_streamed(sink.tokens + column, codes, base::idx(columns));
+    if (way.is_streamed) {
+      cast_columns(way.kernels, format.scale_format, row, columns, codes, items);
+      copy_streamed(way.kernels, sink.tokens + column, codes, base::idx(columns), row + base::idx(columns) * 2);
     } else {
-      cast_columns(kernels, format.scale_format, row, columns, sink.tokens + column, items);
+      cast_columns(way.kernels, format.scale_format, row, columns, sink.tokens + column, items);
     }
     items.first += kMaxGroups * items_per_group * items.stride_bytes;
   }
   copy_sides(format, source, sink);
 }
 
-void zero_row(const model::DispatchRowFormat& format, const RowParts& sink, bool is_streamed) noexcept {
-  if (is_streamed) {
-    zero_streamed(sink.tokens, format.payload_bytes);
-  } else {
-    zero_cached(sink.tokens, format.payload_bytes);
-  }
-  for (int i = 0; i < format.scale_items; ++i) zero_cached(sink.scales + i * sink.scale_item_stride_bytes, kItemBytes);
-  for (std::size_t s = 0; s < kMaxSideTensors; ++s) zero_cached(sink.side[s], format.side_bytes[s]);
+void zero_row(const model::DispatchRowFormat& format, const RowParts& sink) noexcept {
+  zero_bytes(sink.tokens, format.payload_bytes);
+  for (int i = 0; i < format.scale_items; ++i) zero_bytes(sink.scales + i * sink.scale_item_stride_bytes, kItemBytes);
+  for (std::size_t s = 0; s < kMaxSideTensors; ++s) zero_bytes(sink.side[s], format.side_bytes[s]);
 }
 
 }  // namespace moebus::backend

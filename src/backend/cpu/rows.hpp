@@ -56,20 +56,27 @@ template <class Byte>
   return parts;
 }
 
-/// Copies one row in received form.
-void copy_row(const model::DispatchRowFormat& format,
-              const ConstRowParts& source,
-              const RowParts& sink,
-              bool is_streamed) noexcept;
+/// How the rows of one batch are written.
+struct BatchWay {
+  const Kernels& kernels;
+  bool is_streamed;  // past the caches
+};
 
-/// Casts one bf16 row, and copies its side tensors.
-void cast_row(const Kernels& kernels,
+/// Copies one row in received form. `next` is the row that will be read after it, as a hint.
+void copy_row(const BatchWay& way,
               const model::DispatchRowFormat& format,
               const ConstRowParts& source,
               const RowParts& sink,
-              bool is_streamed) noexcept;
+              const std::byte* next) noexcept;
+
+/// Casts one bf16 row, and copies its side tensors. `next` as in copy_row.
+void cast_row(const BatchWay& way,
+              const model::DispatchRowFormat& format,
+              const ConstRowParts& source,
+              const RowParts& sink,
+              const std::byte* next) noexcept;
 
 /// Writes zeros into all parts of one row.
-void zero_row(const model::DispatchRowFormat& format, const RowParts& sink, bool is_streamed) noexcept;
+void zero_row(const model::DispatchRowFormat& format, const RowParts& sink) noexcept;
 
 }  // namespace moebus::backend

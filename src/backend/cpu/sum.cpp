@@ -30,7 +30,7 @@ SumRow row_of(const SumJob& job, std::int64_t o) noexcept {
 void sum_rows(const Kernels& kernels, const SumJob& job) noexcept {
   const SumColumns kernel = kernel_of(kernels, job.dtype);
   const std::size_t output_bytes = base::idx(job.num_outputs) * base::idx(job.hidden) * size_of(job.dtype);
-  const bool can_stream = kernel != nullptr && is_worth_streaming(output_bytes);
+  const bool can_stream = kernel != nullptr && is_worth_streaming(kernels, output_bytes);
   for (std::int64_t o = 0; o < job.num_outputs; ++o) {
     SumRow row = row_of(job, o);
     row.is_streamed = can_stream && is_line_aligned(row.output);

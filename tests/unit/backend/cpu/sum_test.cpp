@@ -1,9 +1,10 @@
-// Every level gives the bytes of the scalar one: casts and sums over all patterns, random rows, special values, odd
-// widths.
+#include "backend/cpu/sum.hpp"
+
 #include <gtest/gtest.h>
 #include <xmmintrin.h>
 
-#include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
@@ -23,98 +24,6 @@ std::vector<SimdLevel> vector_levels() {
     if (has_simd_level(level)) levels.push_back(level);
   }
   return levels;
-}
-
-model::DispatchRowFormat cast_format(int hidden, ScaleFormat scales) {
-  ExchangeConfig config;
-  config.hidden = hidden;
-  config.cast = Cast::fp8;
-  config.scale_format = scales;
-  return model::dispatch_row_format(config);
-}
-
-/// Casts one row that starts `shift` bytes into its memory; returns codes and scales.
-std::vector<std::byte> cast_row_of(SimdLevel level,
-                                   ScaleFormat scales,
-                                   const std::vector<std::uint16_t>& row,
-                                   int shift) {
-  const auto format = cast_format(static_cast<int>(row.size()), scales);
-  std::vector<std::byte> memory(row.size() * 2 + 64);
-  std::memcpy(memory.data() + shift, row.data(), row.size() * 2);
-  std::vector<std::byte> result(format.payload_bytes + format.scales_bytes, std::byte{0xEE});
-  ConstRowArrays source;
-  source.tokens = memory.data() + shift;
-  RowArrays sink;
-  sink.tokens = result.data();
-  sink.scales = result.data() + format.payload_bytes;
-  sink.scale_item_stride_bytes = 4;
-  const RowMove move{0, 0};
-  make_cpu_backend(level)->place(format, source, sink, {&move, 1});
-  return result;
-}
-
-void expect_scalar_cast(const std::vector<std::uint16_t>& row, const std::string& what, int shift = 0) {
-  for (const ScaleFormat scales : {ScaleFormat::f32, ScaleFormat::ue8m0}) {
-    const auto expected = cast_row_of(SimdLevel::scalar, scales, row, shift);
-    for (const SimdLevel level : vector_levels()) {
-      const auto seen = cast_row_of(level, scales, row, shift);
-      const auto differs = std::mismatch(seen.begin(), seen.end(), expected.begin()).first - seen.begin();
-      ASSERT_EQ(seen == expected, true) << what << ", " << to_string(level) << ", " << to_string(scales)
-                                        << ": first difference at byte " << differs << " of " << expected.size();
-    }
-  }
-}
-
-TEST(CastLevels, AgreeOnEveryPatternUnderManyMaxima) {
-  std::mt19937 random(11);
-  for (int round = 0; round < 60; ++round) {
-    // From around the floor to the top of the range; every block holds this maximum and 127 patterns that are not above
-    // it.
-    const auto amax = static_cast<std::uint16_t>(round < 4 ? 0x7F7FU - static_cast<unsigned>(round) * 0x10U
-                                                           : 0x3800U + random() % 0x4780U);
-    std::vector<std::uint16_t> row;
-    for (std::uint32_t bits = 0; bits < 0x10000U; ++bits) {
-      if (row.size() % 128 == 0) row.push_back(amax);
-      if ((bits & 0x7FFFU) <= amax) row.push_back(static_cast<std::uint16_t>(bits));
-    }
-    expect_scalar_cast(row, "amax pattern " + std::to_string(amax));
-  }
-}
-
-TEST(CastLevels, AgreeWhenEachBlockHasNoLargerValueThanThePattern) {
-  // Neighbouring patterns share a block: each block's maximum is its last finite pattern, inf and NaN included at the
-  // end.
-  std::vector<std::uint16_t> row;
-  for (std::uint32_t bits = 0; bits < 0x8000U; ++bits) {
-    row.push_back(static_cast<std::uint16_t>(bits));
-    row.push_back(static_cast<std::uint16_t>(bits | 0x8000U));
-  }
-  expect_scalar_cast(row, "all patterns in order");
-}
-
-TEST(CastLevels, AgreeOnRandomRowsOfEveryWidthAtOddAddresses) {
-  std::mt19937 random(12);
-  std::normal_distribution<float> normal;
-  for (const int width : kWidths) {
-    for (int round = 0; round < 8; ++round) {
-      const float spread = std::ldexp(1.0F, static_cast<int>(random() % 200) - 120);
-      std::vector<std::uint16_t> row(static_cast<std::size_t>(width));
-      for (auto& x : row) x = model::bf16_from_f32(normal(random) * spread);
-      expect_scalar_cast(row, "width " + std::to_string(width), round * 7);
-    }
-  }
-}
-
-TEST(CastLevels, AgreeOnRandomBitsWithInfAndNan) {
-  std::mt19937 random(13);
-  for (const int width : kWidths) {
-    for (int round = 0; round < 4; ++round) {
-      std::vector<std::uint16_t> row(static_cast<std::size_t>(width));
-      // One block in a few holds an inf or NaN, the rest stay finite.
-      for (auto& x : row) x = static_cast<std::uint16_t>(random() % 300 == 0 ? random() | 0x7F80U : random() & 0xBFFFU);
-      expect_scalar_cast(row, "width " + std::to_string(width));
-    }
-  }
 }
 
 /// Terms, weights and bias for sums of one row.
@@ -191,7 +100,7 @@ void expect_scalar_sums(std::mt19937& random, DType dtype, int hidden, bool is_s
     for (int num_biases = 0; num_biases <= 2; ++num_biases) {
       const auto expected = sum_of(SimdLevel::scalar, input, is_weighted, num_biases);
       for (const SimdLevel level : vector_levels()) {
-        ASSERT_EQ(sum_of(level, input, is_weighted, num_biases) == expected, true)
+        ASSERT_TRUE(sum_of(level, input, is_weighted, num_biases) == expected)
             << to_string(dtype) << " hidden " << hidden << " terms " << num_terms << " weighted " << is_weighted
             << " biases " << num_biases << " " << to_string(level);
       }
@@ -199,14 +108,14 @@ void expect_scalar_sums(std::mt19937& random, DType dtype, int hidden, bool is_s
   }
 }
 
-TEST(SumLevels, AgreeOnRandomRowsOfEveryWidthAndType) {
+TEST(SumLevels, EqualTheScalarOneOnRandomRowsOfEveryWidthAndType) {
   std::mt19937 random(21);
   for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
     for (const int width : kWidths) expect_scalar_sums(random, dtype, width, false);
   }
 }
 
-TEST(SumLevels, AgreeOnSubnormalsInfNanAndOverflow) {
+TEST(SumLevels, EqualTheScalarOneOnSubnormalsInfNanAndOverflow) {
   std::mt19937 random(22);
   for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
     for (const int width : {1, 33, 512, 2880}) {
@@ -215,7 +124,7 @@ TEST(SumLevels, AgreeOnSubnormalsInfNanAndOverflow) {
   }
 }
 
-TEST(SumLevels, RoundEveryHalfPatternToItself) {
+TEST(SumLevels, EqualTheScalarOneOnEveryHalfPattern) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     SumInput input{dtype, 0x10000, std::vector<std::vector<std::byte>>(3), {1.0F, 1.0F, 1.0F}};
     for (auto& row : input.rows) row.resize(0x20000);
@@ -224,11 +133,11 @@ TEST(SumLevels, RoundEveryHalfPatternToItself) {
       for (auto& row : input.rows) std::memcpy(row.data() + bits * 2U, &pattern, 2);
     }
     const auto expected = sum_of(SimdLevel::scalar, input, true, 0);
-    for (const SimdLevel level : vector_levels()) EXPECT_EQ(sum_of(level, input, true, 0) == expected, true);
+    for (const SimdLevel level : vector_levels()) EXPECT_TRUE(sum_of(level, input, true, 0) == expected);
   }
 }
 
-TEST(EveryLevel, KeepsSubnormalsWhenTheCallersThreadFlushesThem) {
+TEST(SumLevels, KeepSubnormalsWhenTheCallersThreadFlushesThem) {
   std::mt19937 random(23);
   SumInput input = random_input(random, DType::f32, 64, 2, false);
   const float smallest = 0x1p-149F;
