@@ -37,17 +37,17 @@ void fill_from_model(BenchOptions& options) {
   if (!options.hidden) options.hidden = preset->hidden;
   if (!options.topk) options.topk = preset->num_topk;
   if (!options.experts) options.experts = preset->num_experts;
-  if (!options.dtype && !options.has_cast) options.dtype = preset->dtype;
+  if (options.dtype.empty() && !options.has_cast) options.dtype = preset->dtype;
 }
 
 void check_number_types(const BenchOptions& options) {
-  if (options.has_cast && *options.dtype != "fp8") {
-    throw UsageError("--cast with --dtype " + *options.dtype +
+  if (options.has_cast && options.dtype != "fp8") {
+    throw UsageError("--cast with --dtype " + options.dtype +
                      ": the cast makes fp8 out of bf16 rows; use --dtype fp8, or "
                      "leave --cast out");
   }
-  if (options.scales && *options.dtype != "fp8") {
-    throw UsageError("--scales " + *options.scales + " with --dtype " + *options.dtype +
+  if (!options.scales.empty() && options.dtype != "fp8") {
+    throw UsageError("--scales " + options.scales + " with --dtype " + options.dtype +
                      ": only fp8 rows have scales; use --dtype fp8, or leave --scales out");
   }
 }
@@ -91,9 +91,9 @@ void complete(BenchOptions& options) {
   if (!options.hidden) options.hidden = kDefaultHidden;
   if (!options.topk) options.topk = kDefaultTopk;
   if (!options.experts) options.experts = kDefaultExperts;
-  if (!options.dtype) options.dtype = options.has_cast ? "fp8" : "bf16";
+  if (options.dtype.empty()) options.dtype = options.has_cast ? "fp8" : "bf16";
   check_number_types(options);
-  if (!options.scales) options.scales = "f32";
+  if (options.scales.empty()) options.scales = "f32";
   check_shape(options);
   if (!options.plot.empty() && !options.plot.ends_with(".svg") && !options.plot.ends_with(".png")) {
     throw UsageError("--plot " + options.plot + ": the file's name must end in .svg or .png");
@@ -106,15 +106,15 @@ ExchangeConfig exchange_config(const BenchOptions& options) {
   config.num_topk = *options.topk;
   config.hidden = *options.hidden;
   config.max_tokens_per_rank = std::max(1, options.tokens);
-  const bool is_fp8 = *options.dtype == "fp8";
+  const bool is_fp8 = options.dtype == "fp8";
   config.dtype =
       value_of<DType>("--dtype",
-                      *options.dtype,
+                      options.dtype,
                       {{"bf16", DType::bf16}, {"f16", DType::f16}, {"f32", DType::f32}, {"fp8", DType::e4m3}});
   config.combine_dtype = is_fp8 ? DType::bf16 : config.dtype;
   if (is_fp8) {
     config.scale_format =
-        value_of<ScaleFormat>("--scales", *options.scales, {{"f32", ScaleFormat::f32}, {"ue8m0", ScaleFormat::ue8m0}});
+        value_of<ScaleFormat>("--scales", options.scales, {{"f32", ScaleFormat::f32}, {"ue8m0", ScaleFormat::ue8m0}});
   }
   if (options.has_cast) {
     config.dtype = DType::bf16;

@@ -43,9 +43,9 @@ struct BenchOptions {
   std::optional<int> hidden;
   std::optional<int> topk;
   std::optional<int> experts;
-  std::optional<std::string> dtype;  ///< bf16, f16, f32 or fp8
+  std::string dtype;  ///< bf16, f16, f32 or fp8; empty = not given
   bool has_cast = false;
-  std::optional<std::string> scales;  ///< f32 or ue8m0
+  std::string scales;  ///< f32 or ue8m0; empty = not given
   std::string layout = "rank_major";
   std::string path = "latency";
   std::string delivery = "direct";

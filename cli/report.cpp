@@ -82,7 +82,7 @@ std::string copy_rows_text(const Json& copies) {
 
 Json shape_json(const BenchSetup& setup, const std::string& transport) {
   const BenchOptions& options = setup.options;
-  const bool is_fp8 = *options.dtype == "fp8";
+  const bool is_fp8 = options.dtype == "fp8";
   Json shape{{"model", nullptr},
              {"device", options.device},
              {"transport", transport},
@@ -91,7 +91,7 @@ Json shape_json(const BenchSetup& setup, const std::string& transport) {
              {"hidden", *options.hidden},
              {"topk", *options.topk},
              {"experts", *options.experts},
-             {"dtype", *options.dtype},
+             {"dtype", options.dtype},
              {"cast", options.has_cast},
              {"scales", nullptr},
              {"layout", options.layout},
@@ -102,7 +102,7 @@ Json shape_json(const BenchSetup& setup, const std::string& transport) {
              {"input_sets", setup.num_sets},
              {"input_set_bytes", setup.set_bytes}};
   if (!options.model.empty()) shape["model"] = options.model;
-  if (is_fp8) shape["scales"] = *options.scales;
+  if (is_fp8) shape["scales"] = options.scales;
   return shape;
 }
 

@@ -11,9 +11,9 @@ namespace moebus {
 
 /// One thing that may be here or not, and why.
 struct Capability {
-  std::string name;           ///< e.g. "shm", "avx512"
+  std::string name;  ///< e.g. "shm", "avx512"
   bool is_available = false;
-  std::string remark;         ///< available: what it is good for; else: why not, and what would mend it
+  std::string remark;  ///< available: what it is good for; else: why not, and what would mend it
 };
 
 /// What the linked library can do on this machine.
@@ -26,12 +26,14 @@ struct Capabilities {
   std::string simd_level;               ///< the one in use
 };
 
-/// Looks at the machine and the build and tells what works. Nothing is allocated for exchanges and no peer is contacted.
+/// Looks at the machine and the build and tells what works. Nothing is allocated for exchanges and no peer is
+/// contacted.
 ///
 /// Errors:  Error{unsupported} if MOEBUS_SIMD asks for a level that this CPU lacks.
 Capabilities capabilities();
 
-/// Copies `rows` rows of `row_bytes` with the code that exchanges copy rows with, cached or streaming by the size of the batch.
+/// Copies `rows` rows of `row_bytes` with the code that exchanges copy rows with, cached or streaming by the size of
+/// the batch.
 ///
 /// Units:   strides in bytes.
 /// Order:   what was written is visible to whoever acquires a flag that the caller releases afterwards.
