@@ -177,7 +177,7 @@ class DispatchComparison {
   Result compare_integers(const RowShape& shape, const ConstTensorView& seen, ValueOf value_of) const {
     constexpr std::int32_t kPadding = -1;
     std::int32_t value = 0;
-    return compare_all(shape, seen, std::as_bytes(std::span(&kPadding, 1)), [&](const ReceivedRow& row, std::size_t) {
+    return compare_all(shape, seen, marked_padding(kPadding), [&](const ReceivedRow& row, std::size_t) {
       value = value_of(row);
       return std::as_bytes(std::span(&value, 1));
     });
@@ -258,6 +258,12 @@ class DispatchComparison {
     });
   }
 
+  // What tables hold for rows of no token; expert_padded, whose padding is most of the result, leaves them undefined.
+  template <class T>
+  [[nodiscard]] std::span<const std::byte> marked_padding(const T& value) const {
+    return is_padded_ ? std::span<const std::byte>() : std::as_bytes(std::span(&value, 1));
+  }
+
   // A sum that is NaN may carry any payload.
   Result compare_row_weights() const {
     const RowShape weights{"topk_weights", DType::f32, 1, 0};
@@ -265,7 +271,7 @@ class DispatchComparison {
     float weight = 0;
     const Rows rows(seen_.topk_weights, 0);
     return compare_all(
-        weights, seen_.topk_weights, std::as_bytes(std::span(&kPadding, 1)), [&](const ReceivedRow& row, std::size_t) {
+        weights, seen_.topk_weights, marked_padding(kPadding), [&](const ReceivedRow& row, std::size_t) {
           float seen = 0;
           std::memcpy(&seen, rows.at(row.position, 0), sizeof(seen));
           weight = std::isnan(row.weight) && std::isnan(seen) ? seen : row.weight;
