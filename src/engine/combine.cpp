@@ -21,7 +21,7 @@ struct ExchangeCore::CombineState {
   model::LaneView lane;
   std::byte* output = nullptr;
   std::int64_t output_stride = 0;
-  TensorView tensor;  ///< of the result
+  TensorView tensor;               ///< of the result
   bool have_weights_come = false;  ///< with the combine, from the homes to the owners
   const Call* call = nullptr;
   std::int64_t num_incomplete = 0;
@@ -29,9 +29,7 @@ struct ExchangeCore::CombineState {
 
 namespace {
 
-bool is_per_expert(const model::Shape& shape) noexcept {
-  return shape.config.combine_rows == CombineRows::per_expert;
-}
+bool is_per_expert(const model::Shape& shape) noexcept { return shape.config.combine_rows == CombineRows::per_expert; }
 
 /// True if rows travel as the caller gave them, and home reads its own where they lie.
 bool moves_rows(const model::Shape& shape) noexcept {
@@ -42,18 +40,24 @@ bool moves_rows(const model::Shape& shape) noexcept {
 
 std::optional<Refusal> ExchangeCore::check_combine(const CombineInput& input, const HandleSlot* slot) const {
   if (slot == nullptr) {
-    return Refusal{ErrorCode::invalid_argument, "combine: handle is empty; pass the handle of a DispatchResult of this exchange"};
+    return Refusal{ErrorCode::invalid_argument,
+                   "combine: handle is empty; pass the handle of a DispatchResult of this exchange"};
   }
   if (!handles_->owns(slot)) {
-    return Refusal{ErrorCode::invalid_argument, "combine: handle belongs to another exchange; pass one of this exchange's dispatches"};
+    return Refusal{ErrorCode::invalid_argument,
+                   "combine: handle belongs to another exchange; pass one of this exchange's dispatches"};
   }
   if (auto bad = check_combine_input(shape_, rank(), slot->receive.num_rows, slot->send.num_tokens, input)) return bad;
   if (input.weighting == Weighting::dispatched) {
-    const bool has_weights = is_per_expert(shape_) ? slot->send.has_weights : slot->receive.has_weights;
+    // Where there is nothing to weigh, no weights are missing.
+    const bool has_weights = is_per_expert(shape_)
+                                 ? slot->send.has_weights || slot->send.num_tokens == 0
+                                 : slot->receive.has_weights || slot->receive.first_row[idx(shape_.num_ranks)] == 0;
     if (!has_weights) {
-      return Refusal{ErrorCode::invalid_argument,
-                     "combine: weighting is dispatched, but no weights (or not by every rank) were given to that dispatch: give "
-                     "topk_weights to dispatch, or use weighting given"};
+      return Refusal{
+          ErrorCode::invalid_argument,
+          "combine: weighting is dispatched, but no weights (or not by every rank) were given to that dispatch: give "
+          "topk_weights to dispatch, or use weighting given"};
     }
   }
   if (shape_.config.caller_results && !input.output.is_given()) {
@@ -100,11 +104,10 @@ void ExchangeCore::lay_out(CombineState& state) {
     state.lane = {input.lane.data, input.lane.stride[0] * static_cast<std::int64_t>(sizeof(float))};
   }
   const std::int64_t num_tokens = state.handle.send.num_tokens;
-  state.tensor = input.output.is_given() ? input.output
-                                         : tensor_2d(group_->combine_results(),
-                                                     shape_.combine_row.dtype,
-                                                     num_tokens,
-                                                     shape_.combine_row.hidden);
+  state.tensor =
+      input.output.is_given()
+          ? input.output
+          : tensor_2d(group_->combine_results(), shape_.combine_row.dtype, num_tokens, shape_.combine_row.hidden);
   state.output = state.tensor.data;
   state.output_stride = state.tensor.stride[0] * size;
 }
@@ -120,7 +123,8 @@ void ExchangeCore::publish_weights(const Call& call, CombineState& state) {
   group_->at(Step::tables_written);
 }
 
-// Latency path --------------------------------------------------------------------------------------------------------------------
+// Latency path
+// --------------------------------------------------------------------------------------------------------------------
 
 void ExchangeCore::combine_latency(const Call& call, CombineState& state) {
   const model::ReceivePlan& receive = state.handle.receive;
@@ -147,15 +151,14 @@ void ExchangeCore::combine_latency(const Call& call, CombineState& state) {
   sum_at_home(state, 0, state.handle.send.num_tokens, slots_at(rank()));
 }
 
-// Throughput path -----------------------------------------------------------------------------------------------------------------
+// Throughput path
+// -----------------------------------------------------------------------------------------------------------------
 
 void ExchangeCore::combine_throughput(const Call& call, CombineState& state) {
   wait_for_arrivals(call, state.part, nullptr);
   const model::ReceivePlan& receive = state.handle.receive;
   const std::int64_t most = layout_.combine_round_tokens;
-  const auto rounds_of = [&](int home) {
-    return base::ceil_div(std::int64_t{receive.num_tokens_of[idx(home)]}, most);
-  };
+  const auto rounds_of = [&](int home) { return base::ceil_div(std::int64_t{receive.num_tokens_of[idx(home)]}, most); };
   std::int64_t num_rounds = 0;
   for (int home = 0; home < shape_.num_ranks; ++home) num_rounds = std::max(num_rounds, rounds_of(home));
   // Round r goes out while round r - 1 is added up: the two halves of the stage take turns, acknowledged by `taken`.
@@ -208,7 +211,8 @@ void ExchangeCore::sum_round(const Call& call, CombineState& state, std::int64_t
   for_each_peer(rank(), shape_.num_ranks, [&](int owner) { group_->signal_taken(call, owner, count); });
 }
 
-// Rows ----------------------------------------------------------------------------------------------------------------------------
+// Rows
+// ----------------------------------------------------------------------------------------------------------------------------
 
 void ExchangeCore::push_rows(CombineState& state, int home, model::RowRange rows, const model::HomeSlots& slots) {
   if (home == rank() && moves_rows(shape_)) return;
@@ -304,7 +308,8 @@ void ExchangeCore::count_combine(const CombineState& state) {
   const model::SendPlan& send = state.handle.send;
   const model::ReceivePlan& receive = state.handle.receive;
   const std::size_t topk = idx(shape_.config.num_topk);
-  const std::size_t bytes = shape_.combine_row.payload_bytes + (state.input.lane.is_given() ? shape_.combine_row.lane_bytes : 0);
+  const std::size_t bytes =
+      shape_.combine_row.payload_bytes + (state.input.lane.is_given() ? shape_.combine_row.lane_bytes : 0);
   for (int peer = 0; peer < shape_.num_ranks; ++peer) {
     PeerStats& stats = state.part.peers[idx(peer)];
     std::uint64_t sent = static_cast<std::uint64_t>(receive.first_row[idx(peer) + 1] - receive.first_row[idx(peer)]);

@@ -36,7 +36,8 @@ void ReceivePlan::carve(base::Carver& carver, const Shape& shape) noexcept {
 
 namespace {
 
-/// Reads the tables: tokens, home slots, local choices and weights of all wire rows, in order; counts rows per local expert.
+/// Reads the tables: tokens, home slots, local choices and weights of all wire rows, in order; counts rows per local
+/// expert.
 void read_tables(const Shape& shape,
                  const TableRowFormat& format,
                  int rank,
@@ -160,8 +161,10 @@ void plan_receive(const Shape& shape,
                   std::int64_t capacity_rows,
                   ReceivePlan& plan) noexcept {
   plan.capacity_rows = capacity_rows;
-  plan.has_weights = true;
-  for (const TableView& table : tables) plan.has_weights &= table.has_weights || table.num_rows == 0;
+  // A source without tokens may leave its weights away; where nobody sent rows, any source tells.
+  plan.has_weights =
+      std::any_of(tables.begin(), tables.end(), [](const TableView& t) { return t.has_weights; }) &&
+      std::all_of(tables.begin(), tables.end(), [](const TableView& t) { return t.has_weights || t.num_rows == 0; });
   read_tables(shape, format, rank, tables, plan);
   if (shape.config.layout == Layout::rank_major) {
     order_by_rank(shape, plan);
