@@ -270,13 +270,12 @@ class DispatchComparison {
     constexpr float kPadding = 0.0F;
     float weight = 0;
     const Rows rows(seen_.topk_weights, 0);
-    return compare_all(
-        weights, seen_.topk_weights, marked_padding(kPadding), [&](const ReceivedRow& row, std::size_t) {
-          float seen = 0;
-          std::memcpy(&seen, rows.at(row.position, 0), sizeof(seen));
-          weight = std::isnan(row.weight) && std::isnan(seen) ? seen : row.weight;
-          return std::as_bytes(std::span(&weight, 1));
-        });
+    return compare_all(weights, seen_.topk_weights, marked_padding(kPadding), [&](const ReceivedRow& row, std::size_t) {
+      float seen = 0;
+      std::memcpy(&seen, rows.at(row.position, 0), sizeof(seen));
+      weight = std::isnan(row.weight) && std::isnan(seen) ? seen : row.weight;
+      return std::as_bytes(std::span(&weight, 1));
+    });
   }
 
   // Compares every row of a tensor: kept rows with what `bytes_of` gives, all others with `padding` (empty: not looked

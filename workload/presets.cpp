@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMaxFileBytes = 1024 * 1024;
+constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20U;
 constexpr std::size_t kMaxModels = 1000;
 constexpr std::size_t kMaxTextLength = 100;
 

@@ -110,7 +110,9 @@ void draw_distinct(std::vector<std::uint64_t> weights, Random& random, std::int6
 std::vector<int> best_first(const std::vector<std::uint64_t>& scores) {
   std::vector<int> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return scores[idx(a)] > scores[idx(b)]; });
+  std::sort(order.begin(), order.end(), [&](int a, int b) {
+    return scores[idx(a)] != scores[idx(b)] ? scores[idx(a)] > scores[idx(b)] : a < b;
+  });
   return order;
 }
 
@@ -119,9 +121,9 @@ void draw_grouped(const RoutingSpec& spec, const RoutingShape& shape, Random& ra
   constexpr int kScoreShift = 16;  // 48 bits: two of them add without overflow
   std::vector<std::uint64_t> scores(idx(shape.num_experts));
   for (std::uint64_t& score : scores) score = 1 + (random.next() >> kScoreShift);
-  const int group_size = shape.num_experts / spec.num_groups;
+  const std::int64_t group_size = shape.num_experts / spec.num_groups;
   std::vector<std::uint64_t> group_scores;
-  for (int g = 0; g < spec.num_groups; ++g) {
+  for (std::int64_t g = 0; g < spec.num_groups; ++g) {
     std::vector<std::uint64_t> group(scores.begin() + g * group_size, scores.begin() + (g + 1) * group_size);
     std::sort(group.rbegin(), group.rend());
     group_scores.push_back(group[0] + (group.size() > 1 ? group[1] : 0));

@@ -8,8 +8,8 @@ namespace moebus::workload {
 
 namespace {
 
-constexpr std::size_t kMaxLineBytes = 16 * 1024;
-constexpr std::size_t kMaxLines = 4 * 1024 * 1024;
+constexpr std::size_t kMaxLineBytes = std::size_t{16} << 10U;
+constexpr std::size_t kMaxLines = std::size_t{4} << 20U;
 
 class LineReader {
  public:

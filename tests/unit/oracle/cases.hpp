@@ -77,7 +77,8 @@ class SameForAll {
   /// Index of `values` = first_expert[owner] + local expert.
   [[nodiscard]] ExpertRowSource by_expert(std::vector<int> first_expert) {
     return [this, first_expert = std::move(first_expert)](int owner, const ReceivedRow& row) {
-      return give(static_cast<std::size_t>(first_expert[static_cast<std::size_t>(owner)] + row.local_expert));
+      const int expert = first_expert[static_cast<std::size_t>(owner)] + row.local_expert;
+      return give(static_cast<std::size_t>(expert));
     };
   }
 

@@ -211,7 +211,7 @@ TEST(Fp8Cast, LeavesNanAlone) {
 
 TEST(Fp8Row, GivesAShortLastBlockItsOwnScale) {
   constexpr int kHidden = 2880;  // 22 blocks of 128 and one of 64
-  std::vector<std::uint16_t> rows(2 * kHidden, to_bf16(1.0F));
+  std::vector<std::uint16_t> rows(2U * kHidden, to_bf16(1.0F));
   for (int c = 22 * 128; c < kHidden; ++c) rows[static_cast<std::size_t>(c)] = to_bf16(2.0F);
   rows[kHidden] = to_bf16(1e30F);  // the row after it
   std::vector<std::byte> values(kHidden);
@@ -231,7 +231,7 @@ TEST(Fp8Row, GivesAShortLastBlockItsOwnScale) {
 TEST(Fp8Row, PacksFourPowersOfTwoToAWordAndFillsWithZeros) {
   constexpr int kHidden = 5 * 128;
   std::vector<std::uint16_t> row(kHidden, to_bf16(448.0F));
-  row[4 * 128] = to_bf16(896.0F);
+  row[512] = to_bf16(896.0F);
   std::vector<std::byte> values(kHidden);
   std::vector<std::byte> scales(8, std::byte{0xAA});
   ASSERT_EQ(scale_row_bytes(kHidden, ScaleFormat::ue8m0), 8U);

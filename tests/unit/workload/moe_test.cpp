@@ -141,7 +141,7 @@ TEST(RunExperts, ReadsColumnMajorScales) {
   ExchangeConfig config = config_of(DType::e4m3, DType::f32, 129);
   config.layout = Layout::expert_major;
   config.scale_format = ScaleFormat::f32;
-  std::vector<std::uint8_t> tokens(2 * 129, 0x38);
+  std::vector<std::uint8_t> tokens(258, 0x38);
   std::vector<float> scales = {1, 2, 0, 0, 3, 4, 0, 0};  // [2 rows, 2 blocks], column stride 4
   std::vector<std::int32_t> counts = {2};
   std::vector<std::int64_t> offsets = {0, 2};
@@ -152,7 +152,7 @@ TEST(RunExperts, ReadsColumnMajorScales) {
   view.scales = scale_view;
   view.counts = tensor_1d(counts.data(), DType::i32, 1);
   view.offsets = tensor_1d(offsets.data(), DType::i64, 2);
-  std::vector<float> output(2 * 129);
+  std::vector<float> output(258);
   run_experts(config, 0, view, std::as_writable_bytes(std::span(output)));
   EXPECT_EQ(output[0], 1.0F);
   EXPECT_EQ(output[128], 3.0F);
