@@ -25,6 +25,11 @@ SumRow row_of(const SumJob& job, std::int64_t o) noexcept {
   return row;
 }
 
+/// Hints at the start of every term of output o.
+void read_terms_soon(const SumJob& job, std::int64_t o) noexcept {
+  for (std::int32_t t = job.first[o]; t < job.first[o + 1]; ++t) read_soon(job.term[t], kReadAheadBytes);
+}
+
 }  // namespace
 
 void sum_rows(const Kernels& kernels, const SumJob& job) noexcept {
@@ -33,6 +38,7 @@ void sum_rows(const Kernels& kernels, const SumJob& job) noexcept {
   const bool can_stream = kernel != nullptr && is_worth_streaming(kernels, output_bytes);
   for (std::int64_t o = 0; o < job.num_outputs; ++o) {
     SumRow row = row_of(job, o);
+    if (o + 1 < job.num_outputs) read_terms_soon(job, o + 1);
     row.is_streamed = can_stream && is_line_aligned(row.output);
     const int begin = kernel != nullptr ? kernel(row, 0) : 0;
     if (begin < row.columns) sum_columns_scalar(job.dtype, row, begin);
