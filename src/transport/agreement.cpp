@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "moebus/error.hpp"
+#include "transport/memory_left.hpp"
 #include "transport/store_failure.hpp"
 #include "transport/stream_frame.hpp"
 
@@ -54,9 +55,17 @@ std::vector<std::string> agree(Store& store,
   return answers;
 }
 
-void check_same_size(const std::vector<std::size_t>& sizes) {
+void agree_on_size(Store& store, std::size_t size_bytes, const base::Deadline& deadline) {
+  const auto answers = agree(store, "agree on memory", deadline, [&] {
+    check_memory_left(size_bytes, store.num_ranks());
+    return PayloadWriter().size(size_bytes).take();
+  });
+  std::vector<std::size_t> sizes;
   bool is_same = true;
-  for (const std::size_t size : sizes) is_same = is_same && size == sizes.front();
+  for (const std::string& answer : answers) {
+    sizes.push_back(PayloadReader(answer).size());
+    is_same = is_same && sizes.back() == size_bytes;
+  }
   if (is_same) return;
   throw Error(ErrorCode::invalid_argument,
               fmt::format("the ranks register different sizes, in rank order: {} bytes; all must register the same",

@@ -21,7 +21,11 @@ std::vector<std::string> agree(Store& store,
                                const base::Deadline& deadline,
                                const std::function<std::string()>& deed);
 
-/// Throws Error{invalid_argument} on all ranks, naming each rank's size, unless all gave the same `sizes`.
-void check_same_size(const std::vector<std::size_t>& sizes);
+/// Throws on all ranks unless all ask for the same `size_bytes` and the machine has that much for each of them. Comes
+/// before the first byte is taken anywhere, so that ranks do not count each other's memory as gone.
+///
+/// Order:   collective; all ranks are on one machine.
+/// Errors:  Error{invalid_argument} names each rank's size; Error{resource_exhausted}.
+void agree_on_size(Store& store, std::size_t size_bytes, const base::Deadline& deadline);
 
 }  // namespace moebus::transport

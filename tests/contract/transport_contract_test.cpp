@@ -183,7 +183,7 @@ TEST_P(TransportContract, NamesTheRankThatDoesNotRegister) {
       // Stays until both others have given up, which ends the store with their error.
       message_of(ErrorCode::timeout, [&] {
         std::this_thread::sleep_for(700ms);
-        self.store->all_gather("allocate memory", "", Deadline(20s));
+        self.store->all_gather("agree on memory", "", Deadline(20s));
       });
       return;
     }

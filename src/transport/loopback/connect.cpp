@@ -108,18 +108,12 @@ class LoopbackTransport final : public Transport {
   [[nodiscard]] std::string_view name() const noexcept override { return "loopback"; }
 
   Registration register_memory(std::size_t size_bytes, const base::Deadline& deadline) override {
+    agree_on_size(store_, size_bytes, deadline);
     Entry entry;
     const auto answers = agree(store_, "allocate memory", deadline, [&] {
       entry.own = allocate(size_bytes);
-      return PayloadWriter().number(board<Mapping>().put(entry.own)).size(size_bytes).take();
+      return PayloadWriter().number(board<Mapping>().put(entry.own)).take();
     });
-    std::vector<std::size_t> sizes;
-    for (const std::string& answer : answers) {
-      PayloadReader reader(answer);
-      reader.number();
-      sizes.push_back(reader.size());
-    }
-    check_same_size(sizes);
     // Nobody gives memory back before all have taken hold of it.
     agree(store_, "map memory", deadline, [&] {
       for (const std::string& answer : answers) entry.peers.push_back(find<Mapping>(answer));

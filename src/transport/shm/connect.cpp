@@ -73,15 +73,12 @@ class ShmTransport final : public Transport {
   [[nodiscard]] std::string_view name() const noexcept override { return "shm"; }
 
   Registration register_memory(std::size_t size_bytes, const base::Deadline& deadline) override {
+    agree_on_size(store_, size_bytes, deadline);
     SharedMemory own;
-    const auto answers = agree(store_, "allocate memory", deadline, [&] {
+    agree(store_, "allocate memory", deadline, [&] {
       own = make_shared_memory(size_bytes);
-      return PayloadWriter().size(size_bytes).take();
+      return std::string();
     });
-    std::vector<std::size_t> sizes;
-    for (const std::string& answer : answers) sizes.push_back(PayloadReader(answer).size());
-    check_same_size(sizes);
-
     Entry entry;
     agree(store_, "map memory", deadline, [&] {
       entry.peers = map_peers(own, size_bytes, deadline);
