@@ -10,7 +10,7 @@
 namespace moebus::oracle {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kMaxBf16 = 0x1.FEp127F;
 
@@ -38,7 +38,7 @@ TEST(Bf16, KeepsSubnormalsZerosAndInfinities) {
   EXPECT_EQ(from_bf16(0x0001), 0x1p-133F);
   EXPECT_EQ(to_bf16(0x1p-133F), 0x0001);
   EXPECT_EQ(to_bf16(-0.0F), 0x8000);
-  EXPECT_EQ(to_bf16(kInf), 0x7F80);
+  EXPECT_EQ(to_bf16(kInfinity), 0x7F80);
   EXPECT_EQ(to_bf16(std::numeric_limits<float>::max()), 0x7F80);
   EXPECT_EQ(to_bf16(kMaxBf16), 0x7F7F);
 }
@@ -53,7 +53,7 @@ TEST(F16, RoundsAtItsEnds) {
   EXPECT_EQ(to_f16(65504.0F), 0x7BFF);
   EXPECT_EQ(to_f16(65519.0F), 0x7BFF);
   EXPECT_EQ(to_f16(65520.0F), 0x7C00);
-  EXPECT_EQ(to_f16(-kInf), 0xFC00);
+  EXPECT_EQ(to_f16(-kInfinity), 0xFC00);
   EXPECT_EQ(to_f16(0x1p-24F), 0x0001);
   EXPECT_EQ(to_f16(0x1p-25F), 0x0000);      // tie, even below
   EXPECT_EQ(to_f16(0x3p-25F), 0x0002);      // tie, even above
@@ -93,7 +93,7 @@ TEST(E4m3, RoundsToNearestTiesToEvenAndSaturates) {
     ASSERT_EQ(to_e4m3(-here), code | 0x80);
     ASSERT_EQ(to_e4m3(middle), code % 2 == 0 ? code : code + 1);
     ASSERT_EQ(to_e4m3(std::nextafter(middle, 0.0F)), code);
-    ASSERT_EQ(to_e4m3(std::nextafter(middle, kInf)), code + 1);
+    ASSERT_EQ(to_e4m3(std::nextafter(middle, kInfinity)), code + 1);
   }
   EXPECT_EQ(to_e4m3(464.0F), 0x7E);
   EXPECT_EQ(to_e4m3(1e30F), 0x7E);
@@ -185,10 +185,10 @@ TEST(Fp8Cast, RoundsThePowerOfTwoUpAndQuantisesWithIt) {
 }
 
 TEST(Fp8Cast, MakesABlockWithInfinityNan) {
-  for (const float inf : {kInf, -kInf}) {
+  for (const float inf : {kInfinity, -kInfinity}) {
     const Fp8Block f32 = cast_fp8_block(block_of({inf, 1.0F, 2.0F}), ScaleFormat::f32);
     const Fp8Block ue8m0 = cast_fp8_block(block_of({inf, 1.0F, 2.0F}), ScaleFormat::ue8m0);
-    EXPECT_EQ(f32.scale_f32, kInf);
+    EXPECT_EQ(f32.scale_f32, kInfinity);
     EXPECT_EQ(ue8m0.scale_ue8m0, 0xFF);
     for (std::size_t i = 0; i < 128; ++i) {
       ASSERT_EQ(f32.values[i], 0x7F);

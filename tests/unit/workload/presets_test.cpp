@@ -79,7 +79,7 @@ TEST(Presets, NameEntryKeyAndValueOfWhatIsWrong) {
   };
 
   const Case cases[] = {
-      {entry_with("\"hidden\"", "\"hiden\""), "model 0 (a-1) has the unknown key 'hiden'"},
+      {entry_with("\"hidden\"", "\"width\""), "model 0 (a-1) has the unknown key 'width'"},
       {entry_with("\"hidden\": 64, ", ""), "model 0 (a-1) has no 'hidden'"},
       {entry_with("64", "\"64\""), "has hidden = \"64\", allowed: an integer from 1 to 262144"},
       {entry_with("64", "64.5"), "has hidden = 64.5"},
