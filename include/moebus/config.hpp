@@ -13,7 +13,8 @@
 
 namespace moebus {
 
-/// Describes one exchange (one shape of MoE layer). The same on every rank; `prepare()` compares it and names each difference.
+/// Describes one exchange (one shape of MoE layer). The same on every rank; `prepare()` compares it and names each
+/// difference.
 struct ExchangeConfig {
   int num_experts = 0;          ///< over all ranks; need not divide by the ranks; >= 1
   int num_topk = 0;             ///< choices per token, 1..kMaxTopk
@@ -27,12 +28,13 @@ struct ExchangeConfig {
   std::array<int, kMaxSideTensors> side_bytes{};  ///< bytes per row of each side tensor, 0 = none
 
   Layout layout = Layout::rank_major;
-  int expert_alignment = 1;        ///< rows; expert_major groups start at multiples of it
-  std::int64_t capacity_rows = 0;  ///< rows of the result (expert_padded: rows per expert); 0 = worst case, nothing can overflow
-  bool zero_padding = false;       ///< write zeros into rows that no token fills; otherwise they are undefined
+  int expert_alignment = 1;  ///< rows; expert_major groups start at multiples of it
+  std::int64_t capacity_rows =
+      0;  ///< rows of the result (expert_padded: rows per expert); 0 = worst case, nothing can overflow
+  bool zero_padding = false;  ///< write zeros into rows that no token fills; otherwise they are undefined
 
   Path path = Path::latency;
-  Delivery delivery = Delivery::direct;          ///< throughput path only
+  Delivery delivery = Delivery::direct;             ///< throughput path only
   std::size_t stage_bytes = std::size_t{64} << 20;  ///< registered bytes a rank lends to rounds (throughput path)
 
   int combine_hidden = 0;  ///< columns of a combined row, 0 = hidden
@@ -40,18 +42,18 @@ struct ExchangeConfig {
   CombineRows combine_rows = CombineRows::per_rank;
   bool combine_lane = false;  ///< combine can return per-choice floats (CombineInput::lane)
 
-  int max_handles = 2;         ///< dispatches whose combine may still be open at one time
+  int max_handles = 2;          ///< dispatches whose combine may still be open at one time
   bool caller_results = false;  ///< results always go to tensors of the caller; no result memory is kept here
 };
 
 /// Says how a group comes together and how long its members wait.
 struct GroupOptions {
   std::string token;  ///< shared secret; needed where the network is used beyond loopback, never sent
-  std::chrono::milliseconds join_limit{60'000};       ///< for join, prepare and other set-up exchanges
-  std::chrono::milliseconds arrival_limit{120'000};   ///< for a peer to make a call that this rank has made
-  std::chrono::milliseconds progress_limit{10'000};   ///< for bytes of a call that its sender has begun
-  std::string transport = "auto";                     ///< "auto", "loopback" or "shm"
-  bool show_progress = true;  ///< log a line that names missing ranks while a set-up wait lasts
+  std::chrono::milliseconds join_limit{60'000};      ///< for join, prepare and other set-up exchanges
+  std::chrono::milliseconds arrival_limit{120'000};  ///< for a peer to make a call that this rank has made
+  std::chrono::milliseconds progress_limit{10'000};  ///< for bytes of a call that its sender has begun
+  std::string transport = "auto";                    ///< "auto", "loopback" or "shm"
+  bool show_progress = true;                         ///< log a line that names missing ranks while a set-up wait lasts
 };
 
 /// Bytes that a configuration needs on one rank.

@@ -30,7 +30,8 @@ std::string_view to_string(ErrorCode code) noexcept;
 
 /// Carries a code, a message for a person, and where it came from.
 ///
-/// `origin_rank` is the rank on which the failure was found (the same on every rank that throws it), -1 where no rank is involved.
+/// `origin_rank` is the rank on which the failure was found (the same on every rank that throws it), -1 where no rank
+/// is involved.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code,

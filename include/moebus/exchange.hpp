@@ -1,6 +1,7 @@
 // Exchange: dispatch carries each token to the ranks that own its experts, combine brings the answers home.
 // Room: public verbs · host.
-// Source: [deepep-normal] two-step count exchange; [deepep-ll] fixed slots; [ours] order is (source rank, source token), always.
+// Source: [deepep-normal] two-step count exchange; [deepep-ll] fixed slots; [ours] order is (source rank, source
+// token), always.
 
 #pragma once
 
@@ -18,7 +19,8 @@ namespace engine {
 class ExchangeCore;
 }
 
-/// One shape of dispatch and combine over a group. Several exchanges of a group share windows and one sequence of calls.
+/// One shape of dispatch and combine over a group. Several exchanges of a group share windows and one sequence of
+/// calls.
 ///
 /// Order:   dispatch, combine, warm_up and prepare are collective, in the same order on all ranks.
 /// Threads: one caller per rank at a time.
@@ -36,10 +38,12 @@ class Exchange {
   /// Agrees on the configuration with all ranks, allocates, maps and touches all memory. Does nothing the second time.
   ///
   /// Order:   collective; no result of this group may be held.
-  /// Errors:  Error{invalid_argument} names each field that differs, with its value per rank; Error{resource_exhausted}.
+  /// Errors:  Error{invalid_argument} names each field that differs, with its value per rank;
+  /// Error{resource_exhausted}.
   PrepareReport prepare();
 
-  /// Runs one dispatch and one combine on zeros, so that the first real call costs what the thousandth costs. Prepares if needed.
+  /// Runs one dispatch and one combine on zeros, so that the first real call costs what the thousandth costs. Prepares
+  /// if needed.
   PrepareReport warm_up();
 
   /// Sends each token to the ranks that own its chosen experts and returns the rows that came here.
@@ -52,7 +56,8 @@ class Exchange {
   /// Cost:    no allocation; one row per (token, rank) on the wire.
   DispatchResult dispatch(const DispatchInput& input);
 
-  /// Brings the experts' rows home, weighted and summed in a fixed order; see docs/architecture.md for the order, to the bit.
+  /// Brings the experts' rows home, weighted and summed in a fixed order; see docs/architecture.md for the order, to
+  /// the bit.
   ///
   /// Order, Errors: as dispatch. May be called several times on one handle.
   CombineResult combine(const CombineInput& input);

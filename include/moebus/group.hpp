@@ -21,7 +21,8 @@ class GroupCore;
 /// Threads: one caller at a time, per rank. Setting limits is safe from any thread.
 class Group {
  public:
-  /// Meets `num_ranks - 1` other callers at `uri` and returns this rank's membership, or throws and leaves nothing behind.
+  /// Meets `num_ranks - 1` other callers at `uri` and returns this rank's membership, or throws and leaves nothing
+  /// behind.
   ///
   /// `inproc://NAME`  ranks are threads of this process.
   /// `local://NAME`   ranks are processes of this user on this machine; nothing is written to disk.
@@ -46,8 +47,8 @@ class Group {
   /// Waits until every rank is here. Collective. Errors as join; Error{peer_lost}.
   void barrier();
 
-  /// Leaves the group: local, never collective, safe with dead peers. Peers that still need this rank get Error{peer_lost}.
-  /// Calls after it throw Error{group_poisoned}. Doing it twice does nothing.
+  /// Leaves the group: local, never collective, safe with dead peers. Peers that still need this rank get
+  /// Error{peer_lost}. Calls after it throw Error{group_poisoned}. Doing it twice does nothing.
   void close();
 
   /// Access for the rest of the library.

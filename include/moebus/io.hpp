@@ -17,8 +17,8 @@ struct HandleSlot;
 struct ResultHold;
 }  // namespace engine
 
-/// Keeps the plan of one dispatch, so that combine (any number of times) can bring rows back. Copies share it; the last returns its
-/// storage to the exchange's pool (`max_handles`). May outlive the Exchange.
+/// Keeps the plan of one dispatch, so that combine (any number of times) can bring rows back. Copies share it; the last
+/// returns its storage to the exchange's pool (`max_handles`). May outlive the Exchange.
 class DispatchHandle {
  public:
   DispatchHandle() noexcept = default;
@@ -31,7 +31,9 @@ class DispatchHandle {
 
  private:
   friend class engine::ExchangeCore;
+
   explicit DispatchHandle(engine::HandleSlot* slot) noexcept : slot_(slot) {}
+
   engine::HandleSlot* slot_ = nullptr;
 };
 
@@ -47,14 +49,16 @@ class ResultLease {
 
  private:
   friend class engine::ExchangeCore;
+
   explicit ResultLease(engine::ResultHold* hold) noexcept : hold_(hold) {}
+
   engine::ResultHold* hold_ = nullptr;
 };
 
 /// Tensors of the caller that receive a dispatch; what is not given comes from the library's memory.
 struct DispatchOutput {
-  TensorView tokens;                             ///< [capacity rows, hidden], or [experts, capacity, hidden] for expert_padded
-  TensorView scales;                             ///< [.., ceil(hidden/128)] f32, or i32 words of four UE8M0 bytes
+  TensorView tokens;  ///< [capacity rows, hidden], or [experts, capacity, hidden] for expert_padded
+  TensorView scales;  ///< [.., ceil(hidden/128)] f32, or i32 words of four UE8M0 bytes
   std::array<TensorView, kMaxSideTensors> side;  ///< [.., side_bytes] u8
 };
 
@@ -63,7 +67,8 @@ struct DispatchInput {
   ConstTensorView tokens;        ///< [T, hidden] of config dtype; rows contiguous, any row stride
   ConstTensorView topk_idx;      ///< [T, K] i32 or i64, contiguous; -1 = no expert in this slot
   ConstTensorView topk_weights;  ///< [T, K] f32, contiguous; optional
-  ConstTensorView scales;        ///< [T, blocks] f32 or [T, ceil(blocks/4)] i32 (ue8m0); when the config has scales and no cast
+  ConstTensorView
+      scales;  ///< [T, blocks] f32 or [T, ceil(blocks/4)] i32 (ue8m0); when the config has scales and no cast
   std::array<ConstTensorView, kMaxSideTensors> side;  ///< [T, side_bytes] u8
   DispatchOutput output;
 };
@@ -78,23 +83,28 @@ class DispatchResult {
   DispatchResult& operator=(const DispatchResult&) = delete;
 
   /// rank_major [M, hidden]; expert_major [M, hidden], expert e in rows [offsets[e], offsets[e] + counts[e]);
-  /// expert_padded [local experts, capacity, hidden], expert e in rows [0, counts[e]). Order: (source rank, source token).
+  /// expert_padded [local experts, capacity, hidden], expert e in rows [0, counts[e]). Order: (source rank, source
+  /// token).
   TensorView tokens;
-  TensorView scales;                             ///< as `tokens`, last dimension the scale blocks (f32) or packed words (i32)
+  TensorView scales;  ///< as `tokens`, last dimension the scale blocks (f32) or packed words (i32)
   std::array<TensorView, kMaxSideTensors> side;  ///< as `tokens`, last dimension side_bytes
 
-  std::int64_t num_rows = 0;      ///< M: rows of `tokens`, padding of expert_major included; expert_padded: sum of counts
+  std::int64_t num_rows = 0;  ///< M: rows of `tokens`, padding of expert_major included; expert_padded: sum of counts
   std::int64_t num_overflowed = 0;  ///< rows dropped because of the capacity
 
-  ConstTensorView topk_idx;      ///< rank_major: [M, K] i32 local expert, -1 elsewhere; expert layouts: not given
-  ConstTensorView topk_weights;  ///< rank_major: [M, K] f32, +0 where topk_idx is -1; expert layouts: one f32 per row (its choices
-                                 ///< added in top-k order), +0 in padding; given if weights were dispatched
-  ConstTensorView src_rank;      ///< per row, i32, -1 in padding (expert_padded: undefined past counts, as topk_weights there)
-  ConstTensorView src_token;     ///< as src_rank
-  ConstTensorView counts;        ///< [local experts] i32: rows kept per expert (a token that chose an expert twice is one row)
-  ConstTensorView wanted;        ///< [local experts] i32: rows that would be there without a capacity
-  ConstTensorView offsets;       ///< [local experts + 1] i64: first row of each group (expert_major), in rows
-  ConstTensorView rank_counts;   ///< [ranks] i32: tokens from each source rank that have an expert here (before any drop)
+  ConstTensorView topk_idx;  ///< rank_major: [M, K] i32 local expert, -1 elsewhere; expert layouts: not given
+  ConstTensorView
+      topk_weights;  ///< rank_major: [M, K] f32, +0 where topk_idx is -1; expert layouts: one f32 per row (its choices
+                     ///< added in top-k order), +0 in padding; given if weights were dispatched
+  ConstTensorView
+      src_rank;  ///< per row, i32, -1 in padding (expert_padded: undefined past counts, as topk_weights there)
+  ConstTensorView src_token;  ///< as src_rank
+  ConstTensorView
+      counts;  ///< [local experts] i32: rows kept per expert (a token that chose an expert twice is one row)
+  ConstTensorView wanted;   ///< [local experts] i32: rows that would be there without a capacity
+  ConstTensorView offsets;  ///< [local experts + 1] i64: first row of each group (expert_major), in rows
+  ConstTensorView
+      rank_counts;  ///< [ranks] i32: tokens from each source rank that have an expert here (before any drop)
 
   DispatchHandle handle;
 
@@ -108,7 +118,8 @@ class DispatchResult {
 
 /// What one rank hands to combine.
 struct CombineInput {
-  /// Experts' results, laid out as DispatchResult::tokens was. rank_major rows are already weighted and summed over the local experts.
+  /// Experts' results, laid out as DispatchResult::tokens was. rank_major rows are already weighted and summed over the
+  /// local experts.
   ConstTensorView rows;
   DispatchHandle handle;
   Weighting weighting = Weighting::none;  ///< expert layouts only; rank_major rows are never multiplied
@@ -120,9 +131,10 @@ struct CombineInput {
 
 /// What combine brought home. Views in library memory are valid until the next combine in the group.
 struct CombineResult {
-  TensorView tokens;             ///< [T, hidden]
-  ConstTensorView lane;          ///< [T, K] f32: lane[n, k] from the owner of choice k, else +0
-  ConstTensorView missing;       ///< [T] i64 bit masks: choice k was dropped for lack of capacity; given if the config can overflow
+  TensorView tokens;     ///< [T, hidden]
+  ConstTensorView lane;  ///< [T, K] f32: lane[n, k] from the owner of choice k, else +0
+  ConstTensorView
+      missing;  ///< [T] i64 bit masks: choice k was dropped for lack of capacity; given if the config can overflow
   std::int64_t num_incomplete = 0;  ///< tokens with a bit in `missing`
 };
 

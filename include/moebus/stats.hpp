@@ -22,10 +22,10 @@ struct PeerStats {
 /// Counts one kind of call.
 struct CallStats {
   std::uint64_t calls = 0;
-  std::uint64_t refused = 0;         ///< calls that ended with an argument error, here or on another rank
-  std::uint64_t total_ns = 0;        ///< from call to return
-  std::uint64_t wait_ns = 0;         ///< part of it spent waiting for peers; work = total - wait
-  std::uint64_t bytes_control = 0;   ///< tables, counts and signals sent to peers
+  std::uint64_t refused = 0;          ///< calls that ended with an argument error, here or on another rank
+  std::uint64_t total_ns = 0;         ///< from call to return
+  std::uint64_t wait_ns = 0;          ///< part of it spent waiting for peers; work = total - wait
+  std::uint64_t bytes_control = 0;    ///< tables, counts and signals sent to peers
   std::uint64_t rows_overflowed = 0;  ///< rows dropped here because the capacity was reached
 };
 

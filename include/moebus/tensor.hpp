@@ -34,9 +34,7 @@ struct BasicTensorView {
     return n;
   }
 
-  operator BasicTensorView<const std::byte>() const noexcept {
-    return {data, dtype, memory, num_dims, shape, stride};
-  }
+  operator BasicTensorView<const std::byte>() const noexcept { return {data, dtype, memory, num_dims, shape, stride}; }
 };
 
 using TensorView = BasicTensorView<std::byte>;
@@ -63,12 +61,8 @@ template <class T>
 [[nodiscard]] auto tensor_3d(
     T* data, DType dtype, std::int64_t outer, std::int64_t rows, std::int64_t columns) noexcept {
   using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
-  return BasicTensorView<Byte>{reinterpret_cast<Byte*>(data),
-                               dtype,
-                               MemoryKind::host,
-                               3,
-                               {outer, rows, columns},
-                               {rows * columns, columns, 1}};
+  return BasicTensorView<Byte>{
+      reinterpret_cast<Byte*>(data), dtype, MemoryKind::host, 3, {outer, rows, columns}, {rows * columns, columns, 1}};
 }
 
 }  // namespace moebus

@@ -14,8 +14,8 @@ inline constexpr int kMaxRanks = 64;
 inline constexpr int kMaxTopk = 64;
 inline constexpr int kMaxSideTensors = 2;
 
-/// Names an element type. All of them are moved bit for bit; bf16, f16 and f32 can be summed; e4m3 is a target of the cast.
-/// Packed formats (FP4, INT4) travel as u8 with as many columns as bytes.
+/// Names an element type. All of them are moved bit for bit; bf16, f16 and f32 can be summed; e4m3 is a target of the
+/// cast. Packed formats (FP4, INT4) travel as u8 with as many columns as bytes.
 enum class DType : std::uint8_t { u8, i8, e4m3, e5m2, bf16, f16, i16, i32, f32, i64, f64 };
 
 /// Returns the size of one element in bytes.
@@ -52,8 +52,8 @@ enum class MemoryKind : std::uint8_t { host, device };
 /// `throughput`: counts and grants first, then rows straight to their final place.
 enum class Path : std::uint8_t { latency, throughput };
 
-/// Where the throughput path puts rows. `direct`: the result is the registered region itself (no copy, sized by the capacity).
-/// `staged`: through a fixed region in rounds, into ordinary memory.
+/// Where the throughput path puts rows. `direct`: the result is the registered region itself (no copy, sized by the
+/// capacity). `staged`: through a fixed region in rounds, into ordinary memory.
 enum class Delivery : std::uint8_t { direct, staged };
 
 /// How received rows are arranged; see docs/glossary.md.
@@ -68,10 +68,12 @@ enum class Cast : std::uint8_t { none, fp8 };
 /// Scale format; part of a tensor's type. `ue8m0`: powers of two as biased exponents, four packed in an i32.
 enum class ScaleFormat : std::uint8_t { none, f32, ue8m0 };
 
-/// Memory order of received scales. `column_major`: column stride = rows rounded up to 16 bytes, as grouped GEMMs with TMA want it.
+/// Memory order of received scales. `column_major`: column stride = rows rounded up to 16 bytes, as grouped GEMMs with
+/// TMA want it.
 enum class ScaleOrder : std::uint8_t { row_major, column_major };
 
-/// Where combine's weights come from. `dispatched`: those given to dispatch. `given`: those in CombineInput::topk_weights.
+/// Where combine's weights come from. `dispatched`: those given to dispatch. `given`: those in
+/// CombineInput::topk_weights.
 enum class Weighting : std::uint8_t { none, dispatched, given };
 
 /// Columns that share one scale (the last block may be shorter).

@@ -14,7 +14,8 @@ namespace {
 
 void check_size(int rank, int num_ranks) {
   if (num_ranks < 1) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("num_ranks is {}; a group has at least 1 rank", num_ranks), rank);
+    throw Error(
+        ErrorCode::invalid_argument, fmt::format("num_ranks is {}; a group has at least 1 rank", num_ranks), rank);
   }
   if (num_ranks > kMaxRanks) {
     throw Error(ErrorCode::unsupported,

@@ -11,6 +11,9 @@
 namespace moebus::api {
 
 /// See Group::join.
-std::shared_ptr<engine::GroupCore> join_group(std::string_view uri, int rank, int num_ranks, const GroupOptions& options);
+std::shared_ptr<engine::GroupCore> join_group(std::string_view uri,
+                                              int rank,
+                                              int num_ranks,
+                                              const GroupOptions& options);
 
 }  // namespace moebus::api

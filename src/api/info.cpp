@@ -59,7 +59,8 @@ void copy_rows(std::byte* dst,
   static const std::unique_ptr<backend::Backend> backend = backend::make_cpu_backend(backend::SimdLevel::scalar);
   constexpr std::size_t kBlock = 1024;
   std::vector<model::RowMove> moves(std::min(rows, kBlock));
-  for (std::size_t i = 0; i < moves.size(); ++i) moves[i] = {static_cast<std::int32_t>(i), static_cast<std::int32_t>(i)};
+  for (std::size_t i = 0; i < moves.size(); ++i)
+    moves[i] = {static_cast<std::int32_t>(i), static_cast<std::int32_t>(i)};
   for (std::size_t first = 0; first < rows; first += kBlock) {
     backend->copy_slots(src + first * src_stride,
                         static_cast<std::int64_t>(src_stride),

@@ -14,9 +14,9 @@
 
 namespace moebus::backend {
 
-/// Rows as separate tensors (what callers give and get). Strides in bytes; row r of `tokens` is at tokens + r * token_stride_bytes.
-/// Scale item b of row r is at scales + (r / group) * group_stride + (r % group) * row_stride + b * item_stride,
-/// where group = scale_group_rows (column-major scales of expert_padded), or all rows if that is 0.
+/// Rows as separate tensors (what callers give and get). Strides in bytes; row r of `tokens` is at tokens + r *
+/// token_stride_bytes. Scale item b of row r is at scales + (r / group) * group_stride + (r % group) * row_stride + b *
+/// item_stride, where group = scale_group_rows (column-major scales of expert_padded), or all rows if that is 0.
 template <class Byte>
 struct BasicRowArrays {
   Byte* tokens = nullptr;
@@ -30,8 +30,15 @@ struct BasicRowArrays {
   std::array<std::int64_t, kMaxSideTensors> side_stride_bytes{};
 
   operator BasicRowArrays<const std::byte>() const noexcept {
-    return {tokens, token_stride_bytes, scales, scale_row_stride_bytes, scale_item_stride_bytes, scale_group_rows,
-            scale_group_stride_bytes, {side[0], side[1]}, side_stride_bytes};
+    return {tokens,
+            token_stride_bytes,
+            scales,
+            scale_row_stride_bytes,
+            scale_item_stride_bytes,
+            scale_group_rows,
+            scale_group_stride_bytes,
+            {side[0], side[1]},
+            side_stride_bytes};
   }
 };
 
@@ -40,19 +47,19 @@ using ConstRowArrays = BasicRowArrays<const std::byte>;
 
 using model::RowMove;
 
-/// Sums of rows: output o = bias0[o] + bias1[o] + sum over terms [first[o], first[o + 1]) in that order, in float32, rounded once.
-/// Weighted: acc = fma(weight[i], term[i], acc); else acc + term[i]. acc starts at bias0 (+ bias1), or +0.
-/// A null term is skipped. Zero terms give bias, or +0.
+/// Sums of rows: output o = bias0[o] + bias1[o] + sum over terms [first[o], first[o + 1]) in that order, in float32,
+/// rounded once. Weighted: acc = fma(weight[i], term[i], acc); else acc + term[i]. acc starts at bias0 (+ bias1), or
+/// +0. A null term is skipped. Zero terms give bias, or +0.
 struct SumJob {
   DType dtype = DType::bf16;  ///< of terms, bias and output: bf16, f16 or f32
   int hidden = 0;
   std::int64_t num_outputs = 0;
-  const std::int32_t* first = nullptr;        // [num_outputs + 1]
-  const std::byte* const* term = nullptr;     // [first[num_outputs]] addresses of rows
-  const float* weight = nullptr;              // [first[num_outputs]], or null = unweighted
-  std::array<const std::byte*, 2> bias{};     // [num_outputs rows] or null; bias[1] only with bias[0]
+  const std::int32_t* first = nullptr;     // [num_outputs + 1]
+  const std::byte* const* term = nullptr;  // [first[num_outputs]] addresses of rows
+  const float* weight = nullptr;           // [first[num_outputs]], or null = unweighted
+  std::array<const std::byte*, 2> bias{};  // [num_outputs rows] or null; bias[1] only with bias[0]
   std::array<std::int64_t, 2> bias_stride_bytes{};
-  std::byte* const* output_row = nullptr;     // [num_outputs] addresses, or null: output + o * output_stride_bytes
+  std::byte* const* output_row = nullptr;  // [num_outputs] addresses, or null: output + o * output_stride_bytes
   std::byte* output = nullptr;
   std::int64_t output_stride_bytes = 0;
 };

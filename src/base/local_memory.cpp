@@ -13,13 +13,13 @@ namespace moebus::base {
 
 LocalMemory::LocalMemory(std::size_t size_bytes) {
   if (size_bytes == 0) return;
-  void* mapped =
-      ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  void* mapped = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (mapped == MAP_FAILED) {
-    throw Error(ErrorCode::resource_exhausted,
-                fmt::format("cannot get {} bytes of memory: {}; lower max_tokens_per_rank, capacity_rows or max_handles",
-                            size_bytes,
-                            std::strerror(errno)));
+    throw Error(
+        ErrorCode::resource_exhausted,
+        fmt::format("cannot get {} bytes of memory: {}; lower max_tokens_per_rank, capacity_rows or max_handles",
+                    size_bytes,
+                    std::strerror(errno)));
   }
   data_ = static_cast<std::byte*>(mapped);
   size_bytes_ = size_bytes;

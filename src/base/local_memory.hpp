@@ -1,5 +1,5 @@
-// LocalMemory: a block of zeroed, touched memory that only this rank uses; taken once in set-up, never on the data path.
-// Room: base · host.
+// LocalMemory: a block of zeroed, touched memory that only this rank uses; taken once in set-up, never on the data
+// path. Room: base · host.
 
 #pragma once
 

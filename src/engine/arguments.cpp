@@ -42,13 +42,15 @@ Check check_strides(const Expected& want, const ConstTensorView& tensor) {
     const std::int64_t stride = tensor.stride[idx(d)];
     const bool is_exact = want.is_contiguous || d == want.num_dims - 1;
     if (tensor.shape[idx(d)] > 1 && (is_exact ? stride != dense : stride < dense)) {
-      return refuse("{}: {} has stride {} in dimension {}; {} {} needed there. A copy would hide the cost: pass a contiguous tensor",
-                    want.call,
-                    want.name,
-                    stride,
-                    d,
-                    dense,
-                    is_exact ? "is" : "at least is");
+      return refuse(
+          "{}: {} has stride {} in dimension {}; {} {} needed there. A copy would hide the cost: pass a contiguous "
+          "tensor",
+          want.call,
+          want.name,
+          stride,
+          d,
+          dense,
+          is_exact ? "is" : "at least is");
     }
     dense *= tensor.shape[idx(d)];
   }
@@ -67,7 +69,8 @@ Check check_tensor(const Expected& want, const ConstTensorView& tensor) {
                   to_string(want.dtype));
   }
   if (tensor.memory != MemoryKind::host) {
-    return refuse("{}: {} is in {} memory; CPU ranks exchange host memory", want.call, want.name, to_string(tensor.memory));
+    return refuse(
+        "{}: {} is in {} memory; CPU ranks exchange host memory", want.call, want.name, to_string(tensor.memory));
   }
   for (int d = 0; d < want.num_dims; ++d) {
     if (want.shape[idx(d)] >= 0 && tensor.shape[idx(d)] != want.shape[idx(d)]) {
@@ -91,12 +94,14 @@ Check check_tensor(const Expected& want, const ConstTensorView& tensor) {
 
 Check check_num_tokens(const model::Shape& shape, const DispatchInput& input) {
   const int most = shape.config.max_tokens_per_rank;
-  if (!input.tokens.is_given()) return refuse("dispatch: tokens is not given; pass [0, {}] for no tokens", shape.config.hidden);
+  if (!input.tokens.is_given())
+    return refuse("dispatch: tokens is not given; pass [0, {}] for no tokens", shape.config.hidden);
   if (input.tokens.shape[0] < 0) return refuse("dispatch: tokens has {} rows", input.tokens.shape[0]);
   if (input.tokens.shape[0] > most) {
-    return refuse("dispatch: tokens has {} rows; config.max_tokens_per_rank is {}: raise it, or send fewer tokens in a call",
-                  input.tokens.shape[0],
-                  most);
+    return refuse(
+        "dispatch: tokens has {} rows; config.max_tokens_per_rank is {}: raise it, or send fewer tokens in a call",
+        input.tokens.shape[0],
+        most);
   }
   return std::nullopt;
 }
@@ -114,16 +119,18 @@ Check check_scales(const model::Shape& shape, const DispatchInput& input, std::i
   if (!is_wanted) return std::nullopt;
   const DType dtype = config.scale_format == ScaleFormat::f32 ? DType::f32 : DType::i32;
   if (input.scales.dtype != dtype) {
-    return refuse("dispatch: scales are {}; config.scale_format {} means {}. Scales of another format must be converted and the "
-                  "rows quantised anew, never reinterpreted",
-                  to_string(input.scales.dtype),
-                  to_string(config.scale_format),
-                  to_string(dtype));
+    return refuse(
+        "dispatch: scales are {}; config.scale_format {} means {}. Scales of another format must be converted and the "
+        "rows quantised anew, never reinterpreted",
+        to_string(input.scales.dtype),
+        to_string(config.scale_format),
+        to_string(dtype));
   }
   // Any strides: scales may lie column-major, as other kernels leave them.
   ConstTensorView dense = input.scales;
   dense.stride = {dense.shape[1], 1, 0};
-  return check_tensor({"dispatch", "scales", dtype, 2, {num_tokens, shape.dispatch_row.scale_items, -1}, true, 4}, dense);
+  return check_tensor({"dispatch", "scales", dtype, 2, {num_tokens, shape.dispatch_row.scale_items, -1}, true, 4},
+                      dense);
 }
 
 Check check_outputs(const model::Shape& shape, int rank, const DispatchInput& input) {
@@ -135,7 +142,9 @@ Check check_outputs(const model::Shape& shape, int rank, const DispatchInput& in
     return std::nullopt;
   }
   if (is_direct) {
-    return refuse("dispatch: output.tokens is given with direct delivery, whose result is the registered region: use staged delivery");
+    return refuse(
+        "dispatch: output.tokens is given with direct delivery, whose result is the registered region: use staged "
+        "delivery");
   }
   const bool is_padded = config.layout == Layout::expert_padded;
   const int dims = is_padded ? 3 : 2;
@@ -145,7 +154,9 @@ Check check_outputs(const model::Shape& shape, int rank, const DispatchInput& in
     if (is_padded) want.shape = {local, shape.capacity_rows, columns};
     return want;
   };
-  if (auto bad = check_tensor(expected("output.tokens", shape.dispatch_row.wire_dtype, config.hidden, 1), output.tokens)) return bad;
+  if (auto bad =
+          check_tensor(expected("output.tokens", shape.dispatch_row.wire_dtype, config.hidden, 1), output.tokens))
+    return bad;
   if (config.scale_format != ScaleFormat::none) {
     const DType dtype = config.scale_format == ScaleFormat::f32 ? DType::f32 : DType::i32;
     ConstTensorView dense = output.scales;
@@ -156,7 +167,8 @@ Check check_outputs(const model::Shape& shape, int rank, const DispatchInput& in
   }
   for (std::size_t s = 0; s < kMaxSideTensors; ++s) {
     if (config.side_bytes[s] == 0) continue;
-    if (auto bad = check_tensor(expected("output.side", DType::u8, config.side_bytes[s], 1), output.side[s])) return bad;
+    if (auto bad = check_tensor(expected("output.side", DType::u8, config.side_bytes[s], 1), output.side[s]))
+      return bad;
   }
   return std::nullopt;
 }
@@ -167,17 +179,19 @@ Check check_dispatch_input(const model::Shape& shape, int rank, const DispatchIn
   const ExchangeConfig& config = shape.config;
   if (auto bad = check_num_tokens(shape, input)) return bad;
   const std::int64_t num_tokens = input.tokens.shape[0];
-  if (auto bad = check_tensor({"dispatch", "tokens", config.dtype, 2, {num_tokens, config.hidden, -1}, false}, input.tokens)) {
+  if (auto bad =
+          check_tensor({"dispatch", "tokens", config.dtype, 2, {num_tokens, config.hidden, -1}, false}, input.tokens)) {
     return bad;
   }
   const DType id_dtype = input.topk_idx.dtype == DType::i64 ? DType::i64 : DType::i32;
   if (auto bad = check_tensor(
-          {"dispatch", "topk_idx", id_dtype, 2, {num_tokens, config.num_topk, -1}, true, size_of(id_dtype)}, input.topk_idx)) {
+          {"dispatch", "topk_idx", id_dtype, 2, {num_tokens, config.num_topk, -1}, true, size_of(id_dtype)},
+          input.topk_idx)) {
     return bad;
   }
   if (input.topk_weights.is_given()) {
-    if (auto bad = check_tensor(
-            {"dispatch", "topk_weights", DType::f32, 2, {num_tokens, config.num_topk, -1}, true, 4}, input.topk_weights)) {
+    if (auto bad = check_tensor({"dispatch", "topk_weights", DType::f32, 2, {num_tokens, config.num_topk, -1}, true, 4},
+                                input.topk_weights)) {
       return bad;
     }
   }
@@ -192,7 +206,8 @@ Check check_dispatch_input(const model::Shape& shape, int rank, const DispatchIn
                     config.side_bytes[s]);
     }
     if (!input.side[s].is_given()) continue;
-    if (auto bad = check_tensor({"dispatch", name, DType::u8, 2, {num_tokens, config.side_bytes[s], -1}, false}, input.side[s])) {
+    if (auto bad = check_tensor({"dispatch", name, DType::u8, 2, {num_tokens, config.side_bytes[s], -1}, false},
+                                input.side[s])) {
       return bad;
     }
   }
@@ -204,22 +219,28 @@ namespace {
 Check check_weighting(const model::Shape& shape, std::int64_t num_tokens, const CombineInput& input) {
   const ExchangeConfig& config = shape.config;
   if (config.layout == Layout::rank_major && input.weighting != Weighting::none) {
-    return refuse("combine: weighting is {} with layout rank_major, whose rows the caller has weighted and summed already: use none",
-                  to_string(input.weighting));
+    return refuse(
+        "combine: weighting is {} with layout rank_major, whose rows the caller has weighted and summed already: use "
+        "none",
+        to_string(input.weighting));
   }
   const bool is_given = input.topk_weights.is_given();
   if (is_given != (input.weighting == Weighting::given)) {
-    return refuse("combine: topk_weights {} given and weighting is {}", is_given ? "is" : "is not", to_string(input.weighting));
+    return refuse(
+        "combine: topk_weights {} given and weighting is {}", is_given ? "is" : "is not", to_string(input.weighting));
   }
   if (!is_given) return std::nullopt;
-  return check_tensor({"combine", "topk_weights", DType::f32, 2, {num_tokens, config.num_topk, -1}, true, 4}, input.topk_weights);
+  return check_tensor({"combine", "topk_weights", DType::f32, 2, {num_tokens, config.num_topk, -1}, true, 4},
+                      input.topk_weights);
 }
 
 Check check_bias(const model::Shape& shape, std::int64_t num_tokens, const CombineInput& input) {
-  if (input.bias[1].is_given() && !input.bias[0].is_given()) return refuse("combine: bias[1] is given and bias[0] is not");
+  if (input.bias[1].is_given() && !input.bias[0].is_given())
+    return refuse("combine: bias[1] is given and bias[0] is not");
   for (const ConstTensorView& bias : input.bias) {
     if (!bias.is_given()) continue;
-    const Expected want{"combine", "bias", shape.combine_row.dtype, 2, {num_tokens, shape.combine_row.hidden, -1}, false};
+    const Expected want{
+        "combine", "bias", shape.combine_row.dtype, 2, {num_tokens, shape.combine_row.hidden, -1}, false};
     if (auto bad = check_tensor(want, bias)) return bad;
   }
   return std::nullopt;
@@ -227,14 +248,12 @@ Check check_bias(const model::Shape& shape, std::int64_t num_tokens, const Combi
 
 }  // namespace
 
-Check check_combine_input(const model::Shape& shape,
-                          int rank,
-                          std::int64_t num_rows,
-                          std::int64_t num_tokens,
-                          const CombineInput& input) {
+Check check_combine_input(
+    const model::Shape& shape, int rank, std::int64_t num_rows, std::int64_t num_tokens, const CombineInput& input) {
   const ExchangeConfig& config = shape.config;
   const bool is_padded = config.layout == Layout::expert_padded;
-  Expected rows{"combine", "rows", shape.combine_row.dtype, is_padded ? 3 : 2, {-1, shape.combine_row.hidden, -1}, false};
+  Expected rows{
+      "combine", "rows", shape.combine_row.dtype, is_padded ? 3 : 2, {-1, shape.combine_row.hidden, -1}, false};
   if (is_padded) rows.shape = {shape.placement.num_local(rank), shape.capacity_rows, shape.combine_row.hidden};
   if (is_padded) rows.is_contiguous = true;
   if (auto bad = check_tensor(rows, input.rows)) return bad;
@@ -244,7 +263,8 @@ Check check_combine_input(const model::Shape& shape,
   if (auto bad = check_weighting(shape, num_tokens, input)) return bad;
   if (auto bad = check_bias(shape, num_tokens, input)) return bad;
   if (input.lane.is_given()) {
-    if (!config.combine_lane) return refuse("combine: lane is given; set config.combine_lane, so that windows have room for it");
+    if (!config.combine_lane)
+      return refuse("combine: lane is given; set config.combine_lane, so that windows have room for it");
     Expected lane{"combine", "lane", DType::f32, 2, {input.lane.shape[0], config.num_topk, -1}, true, 1};
     if (auto bad = check_tensor(lane, input.lane)) return bad;
     const std::int64_t least = is_padded ? shape.placement.num_local(rank) * shape.capacity_rows : num_rows;
@@ -253,8 +273,9 @@ Check check_combine_input(const model::Shape& shape,
     }
   }
   if (input.output.is_given()) {
-    return check_tensor({"combine", "output", shape.combine_row.dtype, 2, {num_tokens, shape.combine_row.hidden, -1}, false},
-                        input.output);
+    return check_tensor(
+        {"combine", "output", shape.combine_row.dtype, 2, {num_tokens, shape.combine_row.hidden, -1}, false},
+        input.output);
   }
   return std::nullopt;
 }

@@ -18,8 +18,8 @@ using model::RowMove;
 struct ExchangeCore::DispatchState {
   const DispatchInput& input;
   HandleSlot& handle;
-  ResultHold* hold;              ///< library memory that the result will hold, or null
-  DispatchOutput tensors;        ///< of the result
+  ResultHold* hold;        ///< library memory that the result will hold, or null
+  DispatchOutput tensors;  ///< of the result
   backend::ConstRowArrays source;
   backend::RowArrays sink;
   CallPart part;
@@ -57,24 +57,28 @@ bool is_direct(const model::Shape& shape) noexcept {
 std::optional<Refusal> ExchangeCore::check_dispatch(const DispatchInput& input, HandleSlot* slot, ResultHold*& hold) {
   if (auto bad = check_dispatch_input(shape_, rank(), input)) return bad;
   if (slot == nullptr) {
-    return Refusal{ErrorCode::resource_exhausted,
-                   fmt::format("dispatch: all {} handles are held; let earlier handles and results go, or raise config.max_handles",
-                               handles_->size())};
+    return Refusal{
+        ErrorCode::resource_exhausted,
+        fmt::format(
+            "dispatch: all {} handles are held; let earlier handles and results go, or raise config.max_handles",
+            handles_->size())};
   }
   const auto num_tokens = static_cast<std::int32_t>(input.tokens.shape[0]);
   if (const auto bad = model::take_routing(shape_, input.topk_idx, input.topk_weights, num_tokens, slot->send)) {
-    return Refusal{ErrorCode::invalid_argument,
-                   fmt::format("dispatch: topk_idx of token {}, choice {} is {}; experts are 0 to {}, and -1 means none",
-                               bad->token,
-                               bad->choice,
-                               bad->value,
-                               shape_.config.num_experts - 1)};
+    return Refusal{
+        ErrorCode::invalid_argument,
+        fmt::format("dispatch: topk_idx of token {}, choice {} is {}; experts are 0 to {}, and -1 means none",
+                    bad->token,
+                    bad->choice,
+                    bad->value,
+                    shape_.config.num_experts - 1)};
   }
   if (input.output.tokens.is_given()) return std::nullopt;
   hold = is_direct(shape_) ? &group_->region_hold() : &group_->result_hold();
   if (hold->is_held) {
-    return Refusal{ErrorCode::resource_exhausted,
-                   "dispatch: the previous result still holds the library's result memory; release() it, or pass output tensors"};
+    return Refusal{
+        ErrorCode::resource_exhausted,
+        "dispatch: the previous result still holds the library's result memory; release() it, or pass output tensors"};
   }
   return std::nullopt;
 }
@@ -168,7 +172,8 @@ void ExchangeCore::plan_from_tables(const Call& call, DispatchState& state) {
                       state.handle.receive);
 }
 
-// Latency path --------------------------------------------------------------------------------------------------------------------
+// Latency path
+// --------------------------------------------------------------------------------------------------------------------
 
 std::byte* ExchangeCore::latency_slots(const Call& call, int at_rank, int of_rank) const noexcept {
   return parity(call, at_rank) + layout_.slots_offset +
@@ -189,7 +194,8 @@ void ExchangeCore::dispatch_latency(const Call& call, DispatchState& state) {
                                               receive.first_row[idx(src) + 1],
                                               model::MoveSource::token,
                                               scratch_.moves);
-    group_->backend().unpack(shape_.dispatch_row, latency_slots(call, rank(), src), state.sink, scratch_.moves.first(num));
+    group_->backend().unpack(
+        shape_.dispatch_row, latency_slots(call, rank(), src), state.sink, scratch_.moves.first(num));
   });
 }
 
@@ -242,7 +248,8 @@ void ExchangeCore::place_own_rows(DispatchState& state, const std::byte* cast_sl
   }
 }
 
-// Throughput path, direct ---------------------------------------------------------------------------------------------------------
+// Throughput path, direct
+// ---------------------------------------------------------------------------------------------------------
 
 void ExchangeCore::dispatch_direct(const Call& call, DispatchState& state) {
   wait_for_arrivals(call, state.part, nullptr);
@@ -312,7 +319,8 @@ void ExchangeCore::send_direct_rows(DispatchState& state) {
   group_->at(Step::rows_written);
 }
 
-// Throughput path, staged ---------------------------------------------------------------------------------------------------------
+// Throughput path, staged
+// ---------------------------------------------------------------------------------------------------------
 
 std::byte* ExchangeCore::dispatch_round_slots(int at_rank, int of_rank, std::int64_t round) const noexcept {
   const std::size_t share = idx(of_rank) * 2 + idx(round % 2);
@@ -324,7 +332,8 @@ void ExchangeCore::dispatch_staged(const Call& call, DispatchState& state) {
   plan_from_tables(call, state);
   place_own_rows(state, nullptr);
   const model::ReceivePlan& receive = state.handle.receive;
-  // Sends of round r and takes of round r - 1 alternate, so both halves of a share are in use and nobody waits for itself.
+  // Sends of round r and takes of round r - 1 alternate, so both halves of a share are in use and nobody waits for
+  // itself.
   std::int64_t most_rows = 0;
   for (int peer = 0; peer < shape_.num_ranks; ++peer) {
     if (peer == rank()) continue;
@@ -372,7 +381,8 @@ void ExchangeCore::take_staged_round(const Call& call, DispatchState& state, std
   const model::ReceivePlan& receive = state.handle.receive;
   for_each_peer(rank(), shape_.num_ranks, [&](int src) {
     const std::int64_t begin = receive.first_row[idx(src)] + round * layout_.dispatch_round_rows;
-    const std::int64_t end = std::min<std::int64_t>(begin + layout_.dispatch_round_rows, receive.first_row[idx(src) + 1]);
+    const std::int64_t end =
+        std::min<std::int64_t>(begin + layout_.dispatch_round_rows, receive.first_row[idx(src) + 1]);
     if (begin >= end) return;
     wait_for(call, src, Awaited::rounds, static_cast<std::uint32_t>(round + 1), state.part);
     const std::size_t num = model::list_moves(shape_,
@@ -387,7 +397,8 @@ void ExchangeCore::take_staged_round(const Call& call, DispatchState& state, std
   });
 }
 
-// Results -------------------------------------------------------------------------------------------------------------------------
+// Results
+// -------------------------------------------------------------------------------------------------------------------------
 
 void ExchangeCore::fill_padding(DispatchState& state) {
   const model::ReceivePlan& receive = state.handle.receive;

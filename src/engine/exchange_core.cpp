@@ -177,9 +177,11 @@ void ExchangeCore::warm_up_once() {
   std::vector<std::byte> home(idx(tokens) * shape_.combine_row.payload_bytes);
   CombineInput back;
   const int columns = shape_.combine_row.hidden;
-  back.rows = config.layout == Layout::expert_padded
-                  ? tensor_3d(answers.data(), config.combine_dtype, shape_.placement.num_local(rank()), shape_.capacity_rows, columns)
-                  : tensor_2d(answers.data(), config.combine_dtype, shape_.result_rows, columns);
+  back.rows =
+      config.layout == Layout::expert_padded
+          ? tensor_3d(
+                answers.data(), config.combine_dtype, shape_.placement.num_local(rank()), shape_.capacity_rows, columns)
+          : tensor_2d(answers.data(), config.combine_dtype, shape_.result_rows, columns);
   back.handle = received.handle;
   if (config.caller_results) back.output = tensor_2d(home.data(), config.combine_dtype, tokens, columns);
   combine(back);
@@ -230,12 +232,11 @@ void ExchangeCore::wait_for_arrivals(const Call& call, CallPart& part, const Ref
   finish(call);
   wait_for_finishes(call, part);
   ++part.call.refused;
-  const std::string text = origin == rank() ? refusal->text
-                                            : fmt::format("rank {} refused call {} ({}): {}",
-                                                          origin,
-                                                          call.epoch,
-                                                          to_string(call.operation),
-                                                          refusal->text);
+  const std::string text =
+      origin == rank()
+          ? refusal->text
+          : fmt::format(
+                "rank {} refused call {} ({}): {}", origin, call.epoch, to_string(call.operation), refusal->text);
   throw Error(refusal->code, text, origin);
 }
 
@@ -268,7 +269,8 @@ std::byte* ExchangeCore::table(const Call& call, int at_rank, int of_rank) const
 
 std::int32_t* ExchangeCore::counts(const Call& call, int at_rank, int of_rank) const noexcept {
   // Laid out by model/layout: 64-byte aligned arrays of i32.
-  return reinterpret_cast<std::int32_t*>(parity(call, at_rank) + layout_.counts_offset + idx(of_rank) * layout_.counts_stride);
+  return reinterpret_cast<std::int32_t*>(parity(call, at_rank) + layout_.counts_offset +
+                                         idx(of_rank) * layout_.counts_stride);
 }
 
 }  // namespace moebus::engine

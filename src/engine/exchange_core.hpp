@@ -25,14 +25,14 @@ namespace moebus::engine {
 
 /// Arrays that steps fill and use within one call.
 struct Scratch {
-  std::span<model::RowMove> moves;          // most moves of one step
-  std::span<std::int32_t> marks;            // [num_experts]
-  std::span<std::int32_t> own_counts;       // [ranks + num_experts]
-  model::RegionPlan region;                 // direct delivery
-  std::span<std::byte> cast_rows;           // [kSendBlock] slots (direct delivery with cast)
-  model::SumTerms terms;                    // of kSumBlock outputs
-  std::span<float> lane;                    // [max tokens, K] result of combine
-  std::span<std::uint64_t> missing;         // [max tokens] result of combine
+  std::span<model::RowMove> moves;     // most moves of one step
+  std::span<std::int32_t> marks;       // [num_experts]
+  std::span<std::int32_t> own_counts;  // [ranks + num_experts]
+  model::RegionPlan region;            // direct delivery
+  std::span<std::byte> cast_rows;      // [kSendBlock] slots (direct delivery with cast)
+  model::SumTerms terms;               // of kSumBlock outputs
+  std::span<float> lane;               // [max tokens, K] result of combine
+  std::span<std::uint64_t> missing;    // [max tokens] result of combine
 
   void carve(base::Carver& carver, const model::Shape& shape) noexcept;
 };
@@ -81,7 +81,8 @@ class ExchangeCore {
   void announce(const Call& call, const Refusal* refusal);
   void finish(const Call& call);
   std::uint64_t wait_for(const Call& call, int peer, Awaited what, std::uint32_t count, CallPart& part);
-  /// Waits until every rank has made the call. If one refused it (`own`, or a peer), carries the call to its end and throws.
+  /// Waits until every rank has made the call. If one refused it (`own`, or a peer), carries the call to its end and
+  /// throws.
   void wait_for_arrivals(const Call& call, CallPart& part, const Refusal* own);
   void wait_for_finishes(const Call& call, CallPart& part);
   [[nodiscard]] std::byte* parity(const Call& call, int peer) const noexcept;
@@ -123,7 +124,10 @@ class ExchangeCore {
   void push_round(const Call& call, CombineState& state, int home, std::int64_t round);
   void sum_round(const Call& call, CombineState& state, std::int64_t round);
   void push_rows(CombineState& state, int home, model::RowRange rows, const model::HomeSlots& slots);
-  void sum_at_home(CombineState& state, std::int64_t first_token, std::int64_t last_token, const model::HomeSlots& slots);
+  void sum_at_home(CombineState& state,
+                   std::int64_t first_token,
+                   std::int64_t last_token,
+                   const model::HomeSlots& slots);
   CombineResult make_result(CombineState& state);
   void count_combine(const CombineState& state);
 

@@ -12,9 +12,9 @@ namespace moebus::engine {
 /// The steps of a call at which a fault can happen, in protocol order.
 enum class Step : std::uint8_t { begin, tables_written, arrived, rows_written, finished, received };
 
-/// Read once per group from MOEBUS_FAULT: "delay:SEED" (random pauses up to 300 us at every step), or a planted bug that `moebus
-/// check` must catch: "stale-epoch" (a wait is satisfied by the call before), "skipped-fence" (rows are announced before they are
-/// written).
+/// Read once per group from MOEBUS_FAULT: "delay:SEED" (random pauses up to 300 us at every step), or a planted bug
+/// that `moebus check` must catch: "stale-epoch" (a wait is satisfied by the call before), "skipped-fence" (rows are
+/// announced before they are written).
 class Faults {
  public:
   Faults() noexcept = default;

@@ -118,7 +118,8 @@ GroupCore::CoverTimes GroupCore::cover(const MemoryNeeds& needs) {
   wanted.cover(needs);
   CoverTimes times;
   const auto start = base::Clock::now();
-  // Every rank is between calls here: whoever finished a call has seen every peer's last signal, so nobody writes old windows.
+  // Every rank is between calls here: whoever finished a call has seen every peer's last signal, so nobody writes old
+  // windows.
   if (wanted.result_bytes > needs_.result_bytes) {
     results_ = {};
     results_ = base::LocalMemory(wanted.result_bytes);
@@ -132,7 +133,8 @@ GroupCore::CoverTimes GroupCore::cover(const MemoryNeeds& needs) {
     if (!windows_.peers.empty()) transport_->deregister(windows_);
     windows_ = {};
     windows_ = transport_->register_memory(wanted.window.total(), base::Deadline(options_.join_limit));
-    MOEBUS_ASSERT(std::none_of(windows_.peers.begin(), windows_.peers.end(), [](auto* peer) { return peer == nullptr; }));
+    MOEBUS_ASSERT(
+        std::none_of(windows_.peers.begin(), windows_.peers.end(), [](auto* peer) { return peer == nullptr; }));
   }
   needs_ = wanted;
   times.allocate_us = micros(allocated - start);
@@ -189,16 +191,17 @@ std::optional<Refusal> GroupCore::read_header(const Call& call, int peer) {
     const auto seen = static_cast<sync::Operation>(header.operation);
     poison(ErrorCode::invalid_argument,
            peer,
-           fmt::format("ranks are at different calls: rank {} makes call {} ({}) of the exchange with digest {:016x}, rank {} "
-                       "makes call {} ({}) of {:016x}. All ranks must make the same calls in the same order",
-                       rank_,
-                       call.epoch,
-                       to_string(call.operation),
-                       call.digest,
-                       peer,
-                       header.epoch,
-                       to_string(seen),
-                       header.digest));
+           fmt::format(
+               "ranks are at different calls: rank {} makes call {} ({}) of the exchange with digest {:016x}, rank {} "
+               "makes call {} ({}) of {:016x}. All ranks must make the same calls in the same order",
+               rank_,
+               call.epoch,
+               to_string(call.operation),
+               call.digest,
+               peer,
+               header.epoch,
+               to_string(seen),
+               header.digest));
   }
   if (header.is_refused == 0) return std::nullopt;
   return Refusal{static_cast<ErrorCode>(header.reason), std::string(header.refusal.view())};

@@ -86,7 +86,8 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
   /// Throws if the group cannot be used: closed, or poisoned (with the first cause).
   void check_usable() const;
 
-  // Memory ----------------------------------------------------------------------------------------------------------------------
+  // Memory
+  // ----------------------------------------------------------------------------------------------------------------------
 
   /// What exchanges of this group need of the shared memory; grown collectively, see cover().
   struct MemoryNeeds {
@@ -119,7 +120,8 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
 
   [[nodiscard]] bool is_any_result_held() const noexcept { return region_hold_.is_held || result_hold_.is_held; }
 
-  // Calls -----------------------------------------------------------------------------------------------------------------------
+  // Calls
+  // -----------------------------------------------------------------------------------------------------------------------
 
   /// Takes the next epoch.
   Call begin_call(sync::Operation operation, std::uint64_t digest) noexcept;
@@ -163,7 +165,10 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
   void look_for_trouble(const Call& call, int peer, Awaited what, std::uint32_t count, const base::Deadline& deadline);
   void look_for_aborts();
   [[nodiscard]] int end_of_chain(int peer) const noexcept;
-  [[nodiscard]] std::string describe_wait(const Call& call, int peer, Awaited what, std::chrono::nanoseconds waited) const;
+  [[nodiscard]] std::string describe_wait(const Call& call,
+                                          int peer,
+                                          Awaited what,
+                                          std::chrono::nanoseconds waited) const;
 
   int rank_;
   int num_ranks_;

@@ -150,14 +150,12 @@ int GroupCore::end_of_chain(int peer) const noexcept {
   return peer;  // a ring of waiting ranks: nobody is the end
 }
 
-std::string GroupCore::describe_wait(const Call& call,
-                                     int peer,
-                                     Awaited what,
-                                     std::chrono::nanoseconds waited) const {
+std::string GroupCore::describe_wait(const Call& call, int peer, Awaited what, std::chrono::nanoseconds waited) const {
   const sync::Word seen = sync::load_acquire(word(peer, what));
   const bool is_arrival = what == Awaited::arrived;
   return fmt::format(
-      "rank {} has waited {:.1f} s for rank {} {} in call {} ({}): expected epoch {}, seen {} (word {:016x}); {} limit {} ms",
+      "rank {} has waited {:.1f} s for rank {} {} in call {} ({}): expected epoch {}, seen {} (word {:016x}); {} limit "
+      "{} ms",
       rank_,
       seconds(waited),
       peer,
@@ -174,8 +172,7 @@ std::string GroupCore::describe_wait(const Call& call,
 void GroupCore::poison(ErrorCode code, int culprit, const std::string& text) {
   Error error(code, text, culprit);
   if (!cause_) cause_ = error;
-  const sync::Abort abort{
-      generation_, epoch_, static_cast<std::uint8_t>(culprit), static_cast<std::uint8_t>(code)};
+  const sync::Abort abort{generation_, epoch_, static_cast<std::uint8_t>(culprit), static_cast<std::uint8_t>(code)};
   for (int peer = 0; peer < num_ranks_; ++peer) {
     if (peer == rank_) continue;
     sync::ControlBlock& block = control(peer);

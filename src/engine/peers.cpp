@@ -41,7 +41,9 @@ DispatchOutput result_tensors(const model::Shape& shape,
   return output;
 }
 
-backend::RowArrays result_rows(const model::Shape& shape, const model::ResultLayout& layout, std::byte* memory) noexcept {
+backend::RowArrays result_rows(const model::Shape& shape,
+                               const model::ResultLayout& layout,
+                               std::byte* memory) noexcept {
   backend::RowArrays rows;
   rows.tokens = memory;
   rows.token_stride_bytes = static_cast<std::int64_t>(layout.token_stride);

@@ -9,7 +9,8 @@
 
 namespace moebus::engine {
 
-/// Calls `function(peer)` for every other rank, each rank beginning with its next neighbour so that not all begin with the same.
+/// Calls `function(peer)` for every other rank, each rank beginning with its next neighbour so that not all begin with
+/// the same.
 template <class Function>
 void for_each_peer(int rank, int num_ranks, const Function& function) {
   for (int step = 1; step < num_ranks; ++step) function((rank + step) % num_ranks);

@@ -76,8 +76,7 @@ void list_owner_sums(const Shape& shape,
   std::size_t output = 0;
   for (std::int32_t row = rows.first; row < rows.last; ++row) {
     const std::size_t token = idx(plan.token[idx(row)]);
-    const float* weight =
-        home_weights != nullptr ? home_weights + token * topk : plan.weight.data() + idx(row) * topk;
+    const float* weight = home_weights != nullptr ? home_weights + token * topk : plan.weight.data() + idx(row) * topk;
     terms.first[output] = num;
     for (std::size_t k = 0; k < topk; ++k) {
       const std::int32_t position = plan.position[idx(row) * topk + k];
@@ -116,11 +115,8 @@ std::size_t list_owner_moves(const Shape& shape,
   return num;
 }
 
-void write_tails(const Shape& shape,
-                 const ReceivePlan& plan,
-                 RowRange rows,
-                 const LaneView& lane,
-                 const HomeSlots& slots) noexcept {
+void write_tails(
+    const Shape& shape, const ReceivePlan& plan, RowRange rows, const LaneView& lane, const HomeSlots& slots) noexcept {
   const CombineRowFormat& format = shape.combine_row;
   if (format.mask_bytes == 0 && lane.data == nullptr) return;
   const std::size_t topk = idx(shape.config.num_topk);
@@ -152,8 +148,8 @@ namespace {
 /// What home knows of one of its tokens.
 struct HomeToken {
   std::int64_t token;
-  const std::int32_t* ids;     // [K]
-  const std::uint8_t* ranks;   // [num_ranks]
+  const std::int32_t* ids;    // [K]
+  const std::uint8_t* ranks;  // [num_ranks]
   std::size_t num_ranks;
   std::int32_t own_row;
 };
@@ -274,9 +270,9 @@ std::int64_t read_tails(const Shape& shape,
           if (has_row && lane.data != nullptr) value = lane.at(result_row(shape, receive, home.own_row, k), k);
         } else {
           const auto ranks_end = home.ranks + home.num_ranks;
-          const std::size_t slot_index = is_per_expert(shape)
-                                             ? slot_of_choice(home.ids, k)
-                                             : static_cast<std::size_t>(std::find(home.ranks, ranks_end, owner) - home.ranks);
+          const std::size_t slot_index =
+              is_per_expert(shape) ? slot_of_choice(home.ids, k)
+                                   : static_cast<std::size_t>(std::find(home.ranks, ranks_end, owner) - home.ranks);
           const std::byte* slot = slots.data + slots.index(static_cast<std::int64_t>(slot_index), token) *
                                                    static_cast<std::int64_t>(format.stride_bytes);
           has_row = ((read_mask(format, slot) >> k) & 1) != 0;

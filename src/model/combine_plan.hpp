@@ -42,10 +42,10 @@ struct HomeSlots {
 
 /// Terms of sums, in the order in which they are added: terms [first[o], first[o + 1]) belong to output o.
 struct SumTerms {
-  std::span<std::int32_t> first;        // [outputs + 1]
-  std::span<const std::byte*> term;     // [outputs * most terms]
-  std::span<float> weight;              // [outputs * most terms]
-  std::span<std::byte*> output_row;     // [outputs]
+  std::span<std::int32_t> first;     // [outputs + 1]
+  std::span<const std::byte*> term;  // [outputs * most terms]
+  std::span<float> weight;           // [outputs * most terms]
+  std::span<std::byte*> output_row;  // [outputs]
 };
 
 /// Returns the wire rows [first, last) of `src` whose token is in [first_token, last_token).
@@ -77,14 +77,12 @@ void list_owner_sums(const Shape& shape,
                                            std::span<RowMove> moves) noexcept;
 
 /// Owner: writes lane and kept-choices mask behind the rows in their slots, where the format has them.
-void write_tails(const Shape& shape,
-                 const ReceivePlan& plan,
-                 RowRange rows,
-                 const LaneView& lane,
-                 const HomeSlots& slots) noexcept;
+void write_tails(
+    const Shape& shape, const ReceivePlan& plan, RowRange rows, const LaneView& lane, const HomeSlots& slots) noexcept;
 
-/// Home: what to add for its tokens [first_token, last_token). Own rank_major rows, and own per_expert rows, are taken from `results`
-/// where they lie; all others from the slots. `weights` [tokens, K] are used by per_expert sums only; null = unweighted.
+/// Home: what to add for its tokens [first_token, last_token). Own rank_major rows, and own per_expert rows, are taken
+/// from `results` where they lie; all others from the slots. `weights` [tokens, K] are used by per_expert sums only;
+/// null = unweighted.
 void list_home_sums(const Shape& shape,
                     const SendPlan& send,
                     const ReceivePlan& receive,
@@ -96,8 +94,8 @@ void list_home_sums(const Shape& shape,
                     const HomeSlots& slots,
                     SumTerms& terms) noexcept;
 
-/// Home: collects the lane [tokens, K] and the missing choices [tokens] of its tokens; returns how many tokens miss something.
-/// `lane_out` and `missing` may be null.
+/// Home: collects the lane [tokens, K] and the missing choices [tokens] of its tokens; returns how many tokens miss
+/// something. `lane_out` and `missing` may be null.
 [[nodiscard]] std::int64_t read_tails(const Shape& shape,
                                       const SendPlan& send,
                                       const ReceivePlan& receive,

@@ -11,8 +11,8 @@ using base::idx;
 
 constexpr std::size_t kAreaAlign = 4096;
 
-// A round of combine that stays in the second-level caches is read back before it is written out to memory: measured best
-// between 1 and 4 MiB on a Zen 5 (1 MiB L2 a core) with two ranks.
+// A round of combine that stays in the second-level caches is read back before it is written out to memory: measured
+// best between 1 and 4 MiB on a Zen 5 (1 MiB L2 a core) with two ranks.
 constexpr std::size_t kCombineRoundBytes = std::size_t{2} << 20;
 
 std::int64_t rows_that_fit(std::size_t bytes, std::size_t row_bytes, std::int64_t most) noexcept {

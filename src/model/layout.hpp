@@ -23,10 +23,11 @@ struct TableRowFormat {
 
 /// What a source tells each destination about a call, beside its tables. Written before the arrival signal.
 struct CallFacts {
-  std::int32_t num_tokens = 0;     ///< tokens of the source in this call
-  std::int32_t num_rows = 0;       ///< rows of its table for this destination
-  std::int64_t granted_rows = 0;   ///< rows that it grants in its region from row 0 on (direct delivery), per expert if padded
-  std::uint32_t has_weights = 0;   ///< the tables' weights are filled in
+  std::int32_t num_tokens = 0;  ///< tokens of the source in this call
+  std::int32_t num_rows = 0;    ///< rows of its table for this destination
+  std::int64_t granted_rows =
+      0;  ///< rows that it grants in its region from row 0 on (direct delivery), per expert if padded
+  std::uint32_t has_weights = 0;  ///< the tables' weights are filled in
   std::uint32_t unused[11] = {};
 };
 
@@ -40,7 +41,9 @@ struct WindowBytes {
 
   static constexpr int kNumParities = 2;  // P >= Q + H with Q = H = 1
 
-  [[nodiscard]] std::size_t parity_offset(std::uint32_t epoch) const noexcept { return (epoch % kNumParities) * parity; }
+  [[nodiscard]] std::size_t parity_offset(std::uint32_t epoch) const noexcept {
+    return (epoch % kNumParities) * parity;
+  }
 
   [[nodiscard]] std::size_t stage_offset() const noexcept { return kNumParities * parity; }
 
@@ -55,14 +58,14 @@ struct WindowBytes {
 struct WindowLayout {
   TableRowFormat table_row;
   // In the parity area:
-  std::size_t facts_offset = 0;       // [ranks] CallFacts
-  std::size_t tables_offset = 0;      // [ranks][max tokens] table rows
-  std::size_t table_stride = 0;       // source to source
-  std::size_t counts_offset = 0;      // [ranks][counts_per_source] i32 (throughput path)
-  std::size_t counts_stride = 0;      // source to source
-  std::size_t slots_offset = 0;       // latency path: dispatch [ranks][max tokens], combine [slots per token][max tokens]
+  std::size_t facts_offset = 0;   // [ranks] CallFacts
+  std::size_t tables_offset = 0;  // [ranks][max tokens] table rows
+  std::size_t table_stride = 0;   // source to source
+  std::size_t counts_offset = 0;  // [ranks][counts_per_source] i32 (throughput path)
+  std::size_t counts_stride = 0;  // source to source
+  std::size_t slots_offset = 0;   // latency path: dispatch [ranks][max tokens], combine [slots per token][max tokens]
   // In the stage area:
-  std::int64_t dispatch_round_rows = 0;  // rows per (source, destination, round) of staged delivery
+  std::int64_t dispatch_round_rows = 0;   // rows per (source, destination, round) of staged delivery
   std::int64_t combine_round_tokens = 0;  // home tokens per round
 
   WindowBytes bytes;

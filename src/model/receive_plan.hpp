@@ -1,6 +1,7 @@
 // ReceivePlan: from the sources' routing tables to where each received row goes, at the experts' owner.
 // Room: model · host+device arithmetic; plan building on the host.
-// Source: [ours] order (source rank, source token), expert layouts (local expert, source rank, source token); never arrival.
+// Source: [ours] order (source rank, source token), expert layouts (local expert, source rank, source token); never
+// arrival.
 
 #pragma once
 
@@ -23,31 +24,32 @@ struct TableView {
   bool has_weights = false;
 };
 
-/// Storage and content, filled anew by each dispatch. A *wire row* is one (source, token) that has an expert here; a *result row* is
-/// a row of the result (a wire row has several in expert layouts).
+/// Storage and content, filled anew by each dispatch. A *wire row* is one (source, token) that has an expert here; a
+/// *result row* is a row of the result (a wire row has several in expert layouts).
 struct ReceivePlan {
-  std::array<std::int32_t, kMaxRanks + 1> first_row{};       // [ranks + 1] wire rows by source
-  std::array<std::int32_t, kMaxRanks> num_tokens_of{};       // [ranks] tokens of each source
-  std::int64_t num_rows = 0;        ///< rows of the result, see DispatchResult::num_rows
-  std::int64_t num_overflowed = 0;  ///< result rows dropped for lack of capacity
-  std::int64_t capacity_rows = 0;   ///< what was granted for this call
-  bool has_weights = false;         ///< every source that sent rows sent weights
+  std::array<std::int32_t, kMaxRanks + 1> first_row{};  // [ranks + 1] wire rows by source
+  std::array<std::int32_t, kMaxRanks> num_tokens_of{};  // [ranks] tokens of each source
+  std::int64_t num_rows = 0;                            ///< rows of the result, see DispatchResult::num_rows
+  std::int64_t num_overflowed = 0;                      ///< result rows dropped for lack of capacity
+  std::int64_t capacity_rows = 0;                       ///< what was granted for this call
+  bool has_weights = false;                             ///< every source that sent rows sent weights
 
   std::span<std::int32_t> token;      // [wire rows] source token
   std::span<std::int32_t> home_slot;  // [wire rows] place of this rank among the token's ranks
-  std::span<std::int32_t> position;   // [wire rows, K] result row of each choice, -1 elsewhere or dropped (expert layouts)
-  std::span<std::int32_t> choice;     // [wire rows, K] local expert of each choice, -1 elsewhere
-  std::span<float> weight;            // [wire rows, K] +0 where choice is -1
-  std::span<std::int32_t> own_row;    // [max tokens] wire row of this rank's own token, -1 if it stays elsewhere
+  std::span<std::int32_t>
+      position;                    // [wire rows, K] result row of each choice, -1 elsewhere or dropped (expert layouts)
+  std::span<std::int32_t> choice;  // [wire rows, K] local expert of each choice, -1 elsewhere
+  std::span<float> weight;         // [wire rows, K] +0 where choice is -1
+  std::span<std::int32_t> own_row;           // [max tokens] wire row of this rank's own token, -1 if it stays elsewhere
   std::span<std::int32_t> result_src_rank;   // [result rows]
   std::span<std::int32_t> result_src_token;  // [result rows]
   std::span<float> result_weight;            // [result rows] expert layouts
-  std::span<std::int32_t> counts;     // [local experts] kept
-  std::span<std::int32_t> wanted;     // [local experts]
-  std::span<std::int64_t> offsets;    // [local experts + 1]
-  std::span<std::int32_t> rank_counts;  // [ranks]
-  std::span<std::int32_t> marks;      // scratch [local experts]
-  std::span<std::int32_t> next;       // scratch [local experts]
+  std::span<std::int32_t> counts;            // [local experts] kept
+  std::span<std::int32_t> wanted;            // [local experts]
+  std::span<std::int64_t> offsets;           // [local experts + 1]
+  std::span<std::int32_t> rank_counts;       // [ranks]
+  std::span<std::int32_t> marks;             // scratch [local experts]
+  std::span<std::int32_t> next;              // scratch [local experts]
 
   void carve(base::Carver& carver, const Shape& shape) noexcept;
 
@@ -70,8 +72,8 @@ enum class MoveSource : std::uint8_t {
   wire_index,  ///< index = wire row minus `first` (staged rounds)
 };
 
-/// Writes the moves of wire rows [first, last) to all their kept result rows; returns how many. `moves` is large enough:
-/// (last - first) * min(K, local experts).
+/// Writes the moves of wire rows [first, last) to all their kept result rows; returns how many. `moves` is large
+/// enough: (last - first) * min(K, local experts).
 [[nodiscard]] std::size_t list_moves(const Shape& shape,
                                      const ReceivePlan& plan,
                                      std::int32_t first,
@@ -79,7 +81,8 @@ enum class MoveSource : std::uint8_t {
                                      MoveSource source,
                                      std::span<RowMove> moves) noexcept;
 
-/// Writes the moves from each wire row's first kept result row to its others (rows that came straight to their final place).
+/// Writes the moves from each wire row's first kept result row to its others (rows that came straight to their final
+/// place).
 [[nodiscard]] std::size_t list_fan_out(const Shape& shape,
                                        const ReceivePlan& plan,
                                        std::int32_t first,

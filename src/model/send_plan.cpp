@@ -7,6 +7,13 @@ namespace moebus::model {
 
 using base::idx;
 
+namespace {
+
+/// Ranks of a token that are written at once; SendPlan::ranks has as many bytes to spare at its end.
+constexpr std::size_t kPackedRanks = 8;
+
+}  // namespace
+
 int max_ranks_per_token(const Shape& shape) noexcept { return std::min(shape.num_ranks, shape.config.num_topk); }
 
 void SendPlan::carve(base::Carver& carver, const Shape& shape) noexcept {
@@ -14,14 +21,15 @@ void SendPlan::carve(base::Carver& carver, const Shape& shape) noexcept {
   const std::size_t topk = idx(shape.config.num_topk);
   ids = carver.take<std::int32_t>(tokens * topk);
   weights = carver.take<float>(tokens * topk);
-  ranks = carver.take<std::uint8_t>(tokens * idx(max_ranks_per_token(shape)));
+  ranks = carver.take<std::uint8_t>(tokens * idx(max_ranks_per_token(shape)) + kPackedRanks);
   num_ranks = carver.take<std::uint8_t>(tokens);
-  tokens_to = carver.take<std::int32_t>(idx(shape.num_ranks) * tokens);
+  tokens_to = carver.take<std::int32_t>(idx(shape.num_ranks) * tokens_to_stride(shape));
 }
 
 void RegionPlan::carve(base::Carver& carver, const Shape& shape) noexcept {
   positions = carver.take<std::int32_t>(idx(shape.num_ranks) * idx(shape.config.max_tokens_per_rank));
   next = carver.take<std::int64_t>(2 * idx(shape.config.num_experts));
+  marks = carver.take<std::int32_t>(idx(shape.config.num_experts));
 }
 
 namespace {
@@ -55,7 +63,8 @@ std::optional<BadId> take_routing(const Shape& shape,
   const std::int64_t num_ids = std::int64_t{num_tokens} * shape.config.num_topk;
   plan.num_tokens = num_tokens;
   plan.has_weights = topk_weights.is_given();
-  if (plan.has_weights && num_ids > 0) std::memcpy(plan.weights.data(), topk_weights.data, idx(num_ids) * sizeof(float));
+  if (plan.has_weights && num_ids > 0)
+    std::memcpy(plan.weights.data(), topk_weights.data, idx(num_ids) * sizeof(float));
   // Tensors are bytes with a dtype beside them; alignment to the element was checked with the arguments.
   if (topk_idx.dtype == DType::i64) {
     return copy_ids(shape, reinterpret_cast<const std::int64_t*>(topk_idx.data), num_ids, plan.ids.data());
@@ -63,37 +72,113 @@ std::optional<BadId> take_routing(const Shape& shape,
   return copy_ids(shape, reinterpret_cast<const std::int32_t*>(topk_idx.data), num_ids, plan.ids.data());
 }
 
-void plan_send(const Shape& shape, SendPlan& plan) noexcept {
-  const int topk = shape.config.num_topk;
+namespace {
+
+/// Goes over the tokens and lists each for its ranks. Seen from the last choice, a rank's first appearance is its last
+/// chosen expert. No branch hangs on an id: half of them would be mispredicted. So every choice writes its token behind
+/// its rank's list, and the list grows only if the rank is new. `Order` keeps the ranks of one token, last to first.
+template <class Order>
+void plan_tokens(const Shape& shape, SendPlan& plan) noexcept {
+  const std::size_t topk = idx(shape.config.num_topk);
   const std::size_t width = idx(max_ranks_per_token(shape));
-  const std::size_t tokens = idx(shape.config.max_tokens_per_rank);
   const std::uint64_t* rank_bit = shape.rank_bit.data() + 1;
   const std::uint8_t* owner = shape.owner.data() + 1;
   std::array<std::int32_t*, kMaxRanks> end;
-  for (std::size_t r = 0; r < idx(shape.num_ranks); ++r) end[r] = plan.tokens_to.data() + r * tokens;
+  for (std::size_t r = 0; r < idx(shape.num_ranks); ++r) end[r] = plan.tokens_to.data() + r * tokens_to_stride(shape);
 
-  std::array<std::uint8_t, kMaxTopk> backwards;
-  for (std::int32_t token = 0; token < plan.num_tokens; ++token) {
-    const std::int32_t* ids = plan.ids.data() + idx(token) * idx(topk);
-    // Seen from the last choice, a rank's first appearance is its last chosen expert. No branch: half of them would be mispredicted.
+  const std::int32_t* ids = plan.ids.data();
+  for (std::int32_t token = 0; token < plan.num_tokens; ++token, ids += topk) {
+    Order order;
     std::uint64_t seen = 0;
-    std::size_t num = 0;
-    for (int k = topk - 1; k >= 0; --k) {
+    for (std::size_t k = topk; k-- > 0;) {
       const std::uint64_t bit = rank_bit[ids[k]];
-      backwards[num] = owner[ids[k]];
-      num += (bit & ~seen) != 0 ? 1 : 0;
+      const std::uint8_t rank = owner[ids[k]];
+      const std::size_t is_new = (bit & ~seen) != 0 ? 1 : 0;
       seen |= bit;
+      order.push(rank, is_new);
+      *end[rank] = token;
+      end[rank] += is_new;
     }
-    std::uint8_t* ranks = plan.ranks.data() + idx(token) * width;
-    for (std::size_t j = 0; j < num; ++j) {
-      const std::uint8_t rank = backwards[num - 1 - j];
-      ranks[j] = rank;
-      *end[rank]++ = token;
-    }
-    plan.num_ranks[idx(token)] = static_cast<std::uint8_t>(num);
+    order.store(plan.ranks.data() + idx(token) * width);
+    plan.num_ranks[idx(token)] = static_cast<std::uint8_t>(order.size());
   }
   for (std::size_t r = 0; r < idx(shape.num_ranks); ++r) {
-    plan.num_rows_to[r] = static_cast<std::int32_t>(end[r] - (plan.tokens_to.data() + r * tokens));
+    plan.num_rows_to[r] = static_cast<std::int32_t>(end[r] - (plan.tokens_to.data() + r * tokens_to_stride(shape)));
+  }
+}
+
+/// Up to kPackedRanks ranks in one register.
+class PackedOrder {
+ public:
+  /// `is_new` is 0 or 1: a number, so that no compiler makes a branch of it.
+  void push(std::uint8_t rank, std::size_t is_new) noexcept {
+    ranks_ = ranks_ << (8 * is_new) | (rank & (0 - std::uint64_t{is_new}));
+    size_ += is_new;
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+  /// Writes all kPackedRanks places: one store. What it writes too much is written again by the next token.
+  void store(std::uint8_t* ranks) const noexcept {
+    for (std::size_t j = 0; j < kPackedRanks; ++j) ranks[j] = static_cast<std::uint8_t>(ranks_ >> (8 * j));
+  }
+
+ private:
+  std::uint64_t ranks_ = 0;
+  std::size_t size_ = 0;
+};
+
+class LongOrder {
+ public:
+  void push(std::uint8_t rank, std::size_t is_new) noexcept {
+    ranks_[size_] = rank;
+    size_ += is_new;
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+  void store(std::uint8_t* ranks) const noexcept {
+    for (std::size_t j = 0; j < size_; ++j) ranks[j] = ranks_[size_ - 1 - j];
+  }
+
+ private:
+  std::array<std::uint8_t, kMaxTopk> ranks_;
+  std::size_t size_ = 0;
+};
+
+/// Writes the tables with rows of kTopk choices; 0 = as many as the format says.
+template <std::size_t kTopk>
+void write_tables_of(const Shape& shape,
+                     const TableRowFormat& format,
+                     const SendPlan& plan,
+                     std::span<std::byte* const> tables) noexcept {
+  const std::size_t choices_bytes = (kTopk > 0 ? kTopk : idx(format.num_topk)) * sizeof(std::int32_t);
+  const std::size_t width = idx(max_ranks_per_token(shape));
+  std::array<std::byte*, kMaxRanks> end{};
+  std::copy(tables.begin(), tables.end(), end.begin());
+  for (std::int32_t token = 0; token < plan.num_tokens; ++token) {
+    const std::uint8_t* ranks = plan.ranks.data() + idx(token) * width;
+    const std::int32_t* ids = plan.ids.data() + idx(token) * idx(format.num_topk);
+    const float* weights = plan.weights.data() + idx(token) * idx(format.num_topk);
+    const std::int32_t num_ranks = plan.num_ranks[idx(token)];
+    for (std::int32_t slot = 0; slot < num_ranks; ++slot) {
+      std::byte* row = end[ranks[slot]];
+      end[ranks[slot]] = row + format.stride_bytes;
+      const std::int32_t head[2] = {token, slot};
+      std::memcpy(row, head, sizeof(head));
+      std::memcpy(row + format.ids_offset_bytes, ids, choices_bytes);
+      if (plan.has_weights) std::memcpy(row + format.weights_offset_bytes, weights, choices_bytes);
+    }
+  }
+}
+
+}  // namespace
+
+void plan_send(const Shape& shape, SendPlan& plan) noexcept {
+  if (idx(max_ranks_per_token(shape)) <= kPackedRanks) {
+    plan_tokens<PackedOrder>(shape, plan);
+  } else {
+    plan_tokens<LongOrder>(shape, plan);
   }
 }
 
@@ -101,22 +186,15 @@ void write_tables(const Shape& shape,
                   const TableRowFormat& format,
                   const SendPlan& plan,
                   std::span<std::byte* const> tables) noexcept {
-  const std::size_t topk = idx(format.num_topk);
-  const std::size_t width = idx(max_ranks_per_token(shape));
-  std::array<std::byte*, kMaxRanks> end{};
-  std::copy(tables.begin(), tables.end(), end.begin());
-  for (std::int32_t token = 0; token < plan.num_tokens; ++token) {
-    const std::uint8_t* ranks = plan.ranks.data() + idx(token) * width;
-    for (std::int32_t slot = 0; slot < plan.num_ranks[idx(token)]; ++slot) {
-      std::byte* row = end[ranks[slot]];
-      const std::int32_t head[2] = {token, slot};
-      std::memcpy(row, head, sizeof(head));
-      std::memcpy(row + format.ids_offset_bytes, plan.ids.data() + idx(token) * topk, topk * sizeof(std::int32_t));
-      if (plan.has_weights) {
-        std::memcpy(row + format.weights_offset_bytes, plan.weights.data() + idx(token) * topk, topk * sizeof(float));
-      }
-      end[ranks[slot]] = row + format.stride_bytes;
-    }
+  static_assert(sizeof(std::int32_t) == sizeof(float));
+  // Copies of a size that the compiler knows are a few stores; others are calls.
+  switch (format.num_topk) {
+    case 4:
+      return write_tables_of<4>(shape, format, plan, tables);
+    case 8:
+      return write_tables_of<8>(shape, format, plan, tables);
+    default:
+      return write_tables_of<0>(shape, format, plan, tables);
   }
 }
 
@@ -143,7 +221,8 @@ void write_counts(const Shape& shape,
 
 namespace {
 
-/// First row of this source's part of every expert's group (index in the group), and each group's first row in `offset`.
+/// First row of this source's part of every expert's group (index in the group), and each group's first row in
+/// `offset`.
 void place_groups(const Shape& shape,
                   int rank,
                   std::span<const std::int32_t* const> counts,
@@ -201,24 +280,30 @@ void plan_region(const Shape& shape,
   std::int64_t* next = region.next.data();
   std::int64_t* offset = next + experts;
   place_groups(shape, rank, counts, next, offset);
-  std::array<std::int32_t, kMaxRanks> num_done{};
-  std::array<std::int32_t, kMaxRanks> first_kept;
-  for (std::int32_t token = 0; token < plan.num_tokens; ++token) {
-    const std::uint8_t* ranks = plan.ranks.data() + idx(token) * idx(max_ranks_per_token(shape));
-    const int num_ranks = plan.num_ranks[idx(token)];
-    for (int j = 0; j < num_ranks; ++j) first_kept[ranks[j]] = -1;
-    const std::int32_t* ids = plan.ids.data() + idx(token) * topk;
+  // end[d]: behind the last row for d. A token's first choice there begins a row; its first kept choice fills it.
+  std::array<std::int32_t*, kMaxRanks> end;
+  for (std::size_t r = 0; r < idx(shape.num_ranks); ++r) {
+    end[r] = region.positions.data() + r * idx(shape.config.max_tokens_per_rank);
+  }
+  std::fill(region.marks.begin(), region.marks.end(), -1);
+  const std::int32_t* ids = plan.ids.data();
+  for (std::int32_t token = 0; token < plan.num_tokens; ++token, ids += topk) {
+    std::uint64_t seen = 0;
     for (std::size_t k = 0; k < topk; ++k) {
-      const std::int32_t id = ids[k];
-      if (id < 0 || std::find(ids, ids + k, id) != ids + k) continue;
-      const std::size_t dst = shape.owner[idx(id) + 1];
-      const std::int64_t position = result_index(
-          shape, granted[dst], shape.placement.seat_of(id), offset[idx(id)], next[idx(id)]++);
-      if (first_kept[dst] < 0) first_kept[dst] = static_cast<std::int32_t>(position);
-    }
-    for (int j = 0; j < num_ranks; ++j) {
-      const std::size_t dst = ranks[j];
-      region.positions[dst * idx(shape.config.max_tokens_per_rank) + idx(num_done[dst]++)] = first_kept[dst];
+      if (ids[k] < 0) continue;
+      const std::size_t expert = idx(ids[k]);
+      if (region.marks[expert] == token) continue;
+      region.marks[expert] = token;
+      const std::size_t dst = shape.owner[expert + 1];
+      const std::int64_t position =
+          result_index(shape, granted[dst], shape.placement.seat_of(ids[k]), offset[expert], next[expert]++);
+      // Arithmetic instead of branches: whether a rank is new is anybody's guess.
+      const std::uint64_t bit = shape.rank_bit[expert + 1];
+      const bool is_new = (bit & ~seen) != 0;
+      seen |= bit;
+      end[dst] += is_new ? 1 : 0;
+      const std::int32_t before = end[dst][-1] | -static_cast<std::int32_t>(is_new);
+      end[dst][-1] = before < 0 ? static_cast<std::int32_t>(position) : before;
     }
   }
 }

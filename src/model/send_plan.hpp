@@ -24,22 +24,27 @@ struct BadId {
   std::int64_t value;
 };
 
+/// Places of one destination's list of tokens. One more than tokens: plan_send writes behind a full list.
+[[nodiscard]] inline std::size_t tokens_to_stride(const Shape& shape) noexcept {
+  return base::idx(shape.config.max_tokens_per_rank) + 1;
+}
+
 /// Storage and content; every array is sized for max_tokens_per_rank once and filled anew by each dispatch.
 struct SendPlan {
   std::int32_t num_tokens = 0;
   bool has_weights = false;
   std::array<std::int32_t, kMaxRanks> num_rows_to{};  // [ranks]
 
-  std::span<std::int32_t> ids;      // [tokens, K] expert or -1
-  std::span<float> weights;         // [tokens, K]
-  std::span<std::uint8_t> ranks;    // [tokens, min(ranks, K)] in order of their last chosen expert's position
+  std::span<std::int32_t> ids;        // [tokens, K] expert or -1
+  std::span<float> weights;           // [tokens, K]
+  std::span<std::uint8_t> ranks;      // [tokens, min(ranks, K)] in order of their last chosen expert's position
   std::span<std::uint8_t> num_ranks;  // [tokens]
-  std::span<std::int32_t> tokens_to;  // [ranks, max tokens] tokens for each destination, ascending
+  std::span<std::int32_t> tokens_to;  // [ranks, tokens_to_stride] tokens for each destination, ascending
 
   void carve(base::Carver& carver, const Shape& shape) noexcept;
 
   [[nodiscard]] std::span<const std::int32_t> tokens_for(const Shape& shape, int dst_rank) const noexcept {
-    return tokens_to.subspan(base::idx(dst_rank) * base::idx(shape.config.max_tokens_per_rank),
+    return tokens_to.subspan(base::idx(dst_rank) * tokens_to_stride(shape),
                              base::idx(num_rows_to[base::idx(dst_rank)]));
   }
 };
@@ -47,7 +52,8 @@ struct SendPlan {
 /// Number of ranks a token can have at most: the width of SendPlan::ranks.
 [[nodiscard]] int max_ranks_per_token(const Shape& shape) noexcept;
 
-/// Copies ids (i32 or i64) and weights into the plan; returns the first id that is neither an expert nor -1, or nothing.
+/// Copies ids (i32 or i64) and weights into the plan; returns the first id that is neither an expert nor -1, or
+/// nothing.
 [[nodiscard]] std::optional<BadId> take_routing(const Shape& shape,
                                                 const ConstTensorView& topk_idx,
                                                 const ConstTensorView& topk_weights,
@@ -63,18 +69,19 @@ void write_tables(const Shape& shape,
                   const SendPlan& plan,
                   std::span<std::byte* const> tables) noexcept;
 
-/// Writes this source's counts: rows per destination [ranks], then rows per expert [experts] (a repeated expert counts once).
-/// `marks` is scratch [num_experts].
+/// Writes this source's counts: rows per destination [ranks], then rows per expert [experts] (a repeated expert counts
+/// once). `marks` is scratch [num_experts].
 void write_counts(const Shape& shape,
                   const SendPlan& plan,
                   std::span<std::int32_t> marks,
                   std::span<std::int32_t> counts) noexcept;
 
-/// Where each row of a source goes in the destinations' regions: the first kept position of (token, destination), -1 = dropped.
-/// positions[d * max tokens + i] belongs to plan.tokens_for(d)[i].
+/// Where each row of a source goes in the destinations' regions: the first kept position of (token, destination), -1 =
+/// dropped. positions[d * max tokens + i] belongs to plan.tokens_for(d)[i].
 struct RegionPlan {
   std::span<std::int32_t> positions;  // [ranks, max tokens]
   std::span<std::int64_t> next;       // scratch [2, num_experts]: next index in each group, first row of each group
+  std::span<std::int32_t> marks;      // scratch [num_experts]: last token that chose the expert
 
   void carve(base::Carver& carver, const Shape& shape) noexcept;
 };
@@ -88,11 +95,8 @@ void plan_region(const Shape& shape,
                  RegionPlan& region) noexcept;
 
 /// Returns the index in a result (any layout) of row `index` of the group of `seat` whose first row is `offset`.
-[[nodiscard]] constexpr std::int64_t result_index(const Shape& shape,
-                                                  std::int64_t capacity_rows,
-                                                  int seat,
-                                                  std::int64_t offset,
-                                                  std::int64_t index) noexcept {
+[[nodiscard]] constexpr std::int64_t result_index(
+    const Shape& shape, std::int64_t capacity_rows, int seat, std::int64_t offset, std::int64_t index) noexcept {
   if (shape.config.layout == Layout::expert_padded) {
     return index < capacity_rows ? seat * capacity_rows + index : -1;
   }

@@ -59,11 +59,13 @@ std::optional<std::string> check_layout(const ExchangeConfig& config) {
                        to_string(config.layout));
   }
   if (config.layout == Layout::rank_major && config.combine_rows == CombineRows::per_expert) {
-    return "config.combine_rows is per_expert with layout rank_major, whose rows are already summed over the local experts: use "
+    return "config.combine_rows is per_expert with layout rank_major, whose rows are already summed over the local "
+           "experts: use "
            "per_rank, or an expert layout";
   }
   if (config.caller_results && config.path == Path::throughput && config.delivery == Delivery::direct) {
-    return "config.caller_results is set with direct delivery, whose result is the registered region: use staged delivery";
+    return "config.caller_results is set with direct delivery, whose result is the registered region: use staged "
+           "delivery";
   }
   return std::nullopt;
 }
@@ -99,7 +101,8 @@ std::optional<std::string> find_config_error(const ExchangeConfig& config, int n
   const Shape shape = make_shape(config, num_ranks);
   if (shape.max_recv_rows > kMaxRows || shape.result_rows > kMaxRows) {
     return fmt::format(
-        "config.max_tokens_per_rank {} over {} ranks gives results of up to {} rows; at most {} are supported: lower it, or set "
+        "config.max_tokens_per_rank {} over {} ranks gives results of up to {} rows; at most {} are supported: lower "
+        "it, or set "
         "capacity_rows",
         config.max_tokens_per_rank,
         num_ranks,

@@ -1,6 +1,7 @@
 // Wire: where the parts of one row lie in a slot. Computed once here; nobody else adds offsets.
 // Room: model · host+device arithmetic.
-// Source: [ours] payload first, then scales, then side tensors, each on 16 bytes; slots on 64 (one cache line has one row).
+// Source: [ours] payload first, then scales, then side tensors, each on 16 bytes; slots on 64 (one cache line has one
+// row).
 
 #pragma once
 
@@ -48,7 +49,8 @@ struct DispatchRowFormat {
   std::size_t stride_bytes = 0;   ///< slot to slot
 };
 
-/// A combined row as it travels: payload, then the lane (K floats) and the kept-choices mask (u64) where the configuration has them.
+/// A combined row as it travels: payload, then the lane (K floats) and the kept-choices mask (u64) where the
+/// configuration has them.
 struct CombineRowFormat {
   int hidden = 0;
   DType dtype = DType::bf16;

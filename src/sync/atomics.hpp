@@ -1,5 +1,5 @@
-// Atomics: loads and stores that other ranks see, strength in the name. Nothing else in the library touches shared words.
-// Room: sync · host+device (the device branch arrives with the CUDA backend, inside these bodies).
+// Atomics: loads and stores that other ranks see, strength in the name. Nothing else in the library touches shared
+// words. Room: sync · host+device (the device branch arrives with the CUDA backend, inside these bodies).
 
 #pragma once
 

@@ -1,6 +1,7 @@
 // Control block: the signals of one rank, written by its peers. Lies apart from windows, where no caller can reach it.
 // Room: sync · host+device layout.
-// Source: [engines-note] section 8: one 128-byte line per slot and direction; waiter flag so that a poster can skip the system call.
+// Source: [engines-note] section 8: one 128-byte line per slot and direction; waiter flag so that a poster can skip the
+// system call.
 
 #pragma once
 
@@ -44,8 +45,9 @@ struct Note {
   [[nodiscard]] std::string_view view() const noexcept { return {text.data(), ::strnlen(text.data(), kNoteBytes)}; }
 };
 
-/// What a peer says of one call before it signals arrival. Two of them, by the epoch's parity: the signal words of a peer that is
-/// one call ahead are already the next call's, so a refusal that lay in the word alone could be overtaken unread.
+/// What a peer says of one call before it signals arrival. Two of them, by the epoch's parity: the signal words of a
+/// peer that is one call ahead are already the next call's, so a refusal that lay in the word alone could be overtaken
+/// unread.
 struct alignas(64) CallHeader {
   std::uint64_t digest = 0;
   std::uint32_t epoch = 0;
@@ -55,7 +57,8 @@ struct alignas(64) CallHeader {
   Note refusal;             ///< written only with is_refused
 };
 
-/// Wakes a sleeping rank. `sleepers` is set by the owner before it sleeps; a poster that sees it bumps `bell` and wakes.
+/// Wakes a sleeping rank. `sleepers` is set by the owner before it sleeps; a poster that sees it bumps `bell` and
+/// wakes.
 struct alignas(128) Doorbell {
   std::uint32_t sleepers = 0;
   std::uint32_t bell = 0;
@@ -63,10 +66,11 @@ struct alignas(128) Doorbell {
 
 struct ControlBlock {
   Doorbell doorbell;
-  /// Written by the owner while it stands still: epoch 32 (bits 8..39) | peer it waits for + 1; 0 = it does not wait. Lets others
-  /// follow a chain of waiting ranks to its end, so that a time-out names the culprit and not its first victim.
+  /// Written by the owner while it stands still: epoch 32 (bits 8..39) | peer it waits for + 1; 0 = it does not wait.
+  /// Lets others follow a chain of waiting ranks to its end, so that a time-out names the culprit and not its first
+  /// victim.
   alignas(128) Word waiting_for = 0;
-  std::array<PeerLine, kMaxRanks> from;     // [source rank]
+  std::array<PeerLine, kMaxRanks> from;                   // [source rank]
   std::array<std::array<CallHeader, kMaxRanks>, 2> call;  // [parity][source rank]
   std::array<Note, kMaxRanks> abort_cause;                // [source rank]
 };

@@ -11,10 +11,16 @@
 namespace moebus::sync {
 
 /// What a call is. 0 is no call, so that a zeroed word matches nothing.
-enum class Operation : std::uint8_t { none = 0, dispatch_latency, dispatch_throughput, combine_latency, combine_throughput };
+enum class Operation : std::uint8_t {
+  none = 0,
+  dispatch_latency,
+  dispatch_throughput,
+  combine_latency,
+  combine_throughput
+};
 
-/// Layout: generation 8 | epoch 32 | operation 4 | digest 20. What decides is in the call header; operation and digest are here so
-/// that a dump of the words alone can be read.
+/// Layout: generation 8 | epoch 32 | operation 4 | digest 20. What decides is in the call header; operation and digest
+/// are here so that a dump of the words alone can be read.
 struct Signal {
   std::uint8_t generation = 0;
   std::uint32_t epoch = 0;

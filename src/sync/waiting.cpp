@@ -35,8 +35,8 @@ WaitPolicy wait_policy(int num_local_ranks) noexcept {
 void yield() noexcept { sched_yield(); }
 
 void ring(Doorbell& doorbell) noexcept {
-  // The store before this call and the load below must not change places (Dekker with announce_sleep). Only a wake-up hangs on
-  // it, never data: a sleeper looks again after max_sleep anyway.
+  // The store before this call and the load below must not change places (Dekker with announce_sleep). Only a wake-up
+  // hangs on it, never data: a sleeper looks again after max_sleep anyway.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (atomic(doorbell.sleepers).load(std::memory_order_relaxed) == 0) return;
   atomic(doorbell.bell).fetch_add(1, std::memory_order_release);

@@ -11,11 +11,11 @@
 
 namespace moebus::sync {
 
-/// Pauses between two looks at a word. Chosen once per group: a rank that spins where there are more ranks than cores keeps
-/// the one it waits for from running.
+/// Pauses between two looks at a word. Chosen once per group: a rank that spins where there are more ranks than cores
+/// keeps the one it waits for from running.
 struct WaitPolicy {
-  int num_spins = 4000;   ///< looks with a pause between them (about 100 us) before the slow side
-  int num_yields = 64;    ///< looks with sched_yield between them
+  int num_spins = 4000;                       ///< looks with a pause between them (about 100 us) before the slow side
+  int num_yields = 64;                        ///< looks with sched_yield between them
   std::chrono::microseconds max_sleep{1000};  ///< longest sleep between two looks at deadlines and peers
 };
 
@@ -34,11 +34,13 @@ inline void pause() noexcept {
 /// Gives the core to another thread.
 void yield() noexcept;
 
-/// Sleeps until the bell rings or `limit` passed. `is_ready` is asked once more after the sleeper is announced, so no ring is lost.
+/// Sleeps until the bell rings or `limit` passed. `is_ready` is asked once more after the sleeper is announced, so no
+/// ring is lost.
 template <class Ready>
 void sleep_on(Doorbell& doorbell, std::chrono::microseconds limit, const Ready& is_ready) noexcept;
 
-/// Wakes the owner of `doorbell` if it sleeps; called after a store that it may wait for. No system call if it is awake.
+/// Wakes the owner of `doorbell` if it sleeps; called after a store that it may wait for. No system call if it is
+/// awake.
 void ring(Doorbell& doorbell) noexcept;
 
 namespace detail {
