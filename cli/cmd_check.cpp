@@ -16,7 +16,7 @@ namespace moebus::cli {
 namespace {
 
 // Faults in the data are planted here; those in the protocol by the library itself, when this variable asks for them.
-constexpr const char* kMutantVariable = "MOEBUS_MUTANT";
+constexpr const char* kMutantVariable = "MOEBUS_FAULT";
 
 Mutant plant(const std::string& name) {
   static const std::map<std::string, Mutant> kPlantedHere{
