@@ -51,9 +51,6 @@ class Group {
   /// Error{peer_lost}. Calls after it throw Error{group_poisoned}. Doing it twice does nothing.
   void close();
 
-  /// Access for the rest of the library.
-  [[nodiscard]] engine::GroupCore& core() const noexcept { return *core_; }
-
  private:
   explicit Group(std::shared_ptr<engine::GroupCore> core) noexcept;
   friend class Exchange;

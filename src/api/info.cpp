@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/backend_cpu.hpp"
+#include "moebus/error.hpp"
 #include "moebus/version.hpp"
 
 namespace moebus {
@@ -34,6 +35,15 @@ std::vector<Capability> simd_capabilities() {
   return levels;
 }
 
+/// The level that exchanges copy with; a wrong MOEBUS_SIMD is for Group::join to complain about.
+backend::SimdLevel copy_level() noexcept {
+  try {
+    return backend::best_simd_level();
+  } catch (const Error&) {
+    return backend::SimdLevel::scalar;
+  }
+}
+
 }  // namespace
 
 Capabilities capabilities() {
@@ -56,7 +66,7 @@ void copy_rows(std::byte* dst,
                std::size_t src_stride,
                std::size_t row_bytes,
                std::size_t rows) noexcept {
-  static const std::unique_ptr<backend::Backend> backend = backend::make_cpu_backend(backend::SimdLevel::scalar);
+  static const std::unique_ptr<backend::Backend> backend = backend::make_cpu_backend(copy_level());
   constexpr std::size_t kBlock = 1024;
   std::vector<model::RowMove> moves(std::min(rows, kBlock));
   for (std::size_t i = 0; i < moves.size(); ++i)
