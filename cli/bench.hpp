@@ -60,6 +60,17 @@ class BenchRank {
 
   [[nodiscard]] Exchange& exchange() noexcept { return exchange_; }
 
+  /// The inputs of a set, for who wants to move the same by other means.
+  [[nodiscard]] const oracle::RankInput& input(int set) const { return inputs_[static_cast<std::size_t>(set)]; }
+
+  /// The rows that combine takes after a dispatch of the set (kinds combine and exchange).
+  [[nodiscard]] const std::byte* rows(int set) const noexcept {
+    return rows_.data() + static_cast<std::size_t>(set) * rows_bytes_;
+  }
+
+  /// What combine must bring home after a call on set 0.
+  [[nodiscard]] oracle::CombineExpectation combine_expectation(const BenchTruth& truth) const;
+
   [[nodiscard]] const PrepareReport& prepare_report() const noexcept { return prepared_; }
 
  private:

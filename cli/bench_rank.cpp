@@ -171,23 +171,25 @@ void BenchRank::finish() noexcept {
   combined_ = CombineResult();
 }
 
+oracle::CombineExpectation BenchRank::combine_expectation(const BenchTruth& truth) const {
+  std::vector<std::byte> buffer(row_bytes_);
+  oracle::CombineRequest request;
+  request.weighting = weighting_of(setup_.config);
+  request.expert_rows = [&](int owner, const oracle::ReceivedRow& row) -> std::span<const std::byte> {
+    if (makes_rows_in_call()) return layer_row(truth.dispatched[static_cast<std::size_t>(owner)], row, buffer);
+    fill_answer(setup_.config, owner, row.position, buffer.data(), buffer.size());
+    return buffer;
+  };
+  return oracle::combine_at(rank_, truth.dispatched, request);
+}
+
 std::optional<std::string> BenchRank::difference(const BenchTruth& truth) const {
   const auto& expected = truth.dispatched[static_cast<std::size_t>(rank_)];
   if (const auto found = oracle::compare(expected, oracle::dispatch_seen(dispatched_))) {
     return "dispatch: " + with_origin(setup_, *found);
   }
   if (!has_combine()) return std::nullopt;
-  std::vector<std::byte> buffer(row_bytes_);
-  oracle::CombineRequest request;
-  request.weighting = weighting_of(setup_.config);
-  request.expert_rows = [&](int owner, const oracle::ReceivedRow& row) -> std::span<const std::byte> {
-    if (makes_rows_in_call()) {
-      return layer_row(truth.dispatched[static_cast<std::size_t>(owner)], row, buffer);
-    }
-    fill_answer(setup_.config, owner, row.position, buffer.data(), buffer.size());
-    return buffer;
-  };
-  const oracle::CombineExpectation home = oracle::combine_at(rank_, truth.dispatched, request);
+  const oracle::CombineExpectation home = combine_expectation(truth);
   if (const auto found = oracle::compare(home, oracle::combine_seen(combined_))) return "combine: " + found->text();
   return std::nullopt;
 }
