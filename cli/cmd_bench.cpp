@@ -89,7 +89,8 @@ int run_bench(BenchOptions options) {
   complete(options);
   if (!options.plot.empty() && (!outer || outer->seat.rank == 0)) check_can_plot();
   const Machine machine = look_at_machine();
-  const BenchSetup setup = make_setup(options, num_ranks, machine.l2_bytes, machine.l3_bytes);
+  // An outer launcher may have tied this rank to one core; the others have theirs.
+  const BenchSetup setup = make_setup(options, num_ranks, machine, outer ? machine.cores : machine.threads);
   Exchange::bytes_needed(setup.config, num_ranks);  // refuses a wrong configuration before ranks are started
   const BenchTruth truth = make_truth(setup);
   const std::optional<std::string> text = run_ranks(setup, truth, outer);

@@ -63,16 +63,17 @@ std::size_t answer_bytes(const ExchangeConfig& config) {
   return static_cast<std::size_t>(oracle::combine_columns(config)) * size_of(config.combine_dtype);
 }
 
-BenchSetup make_setup(const BenchOptions& options, int num_ranks, std::size_t l2_bytes, std::size_t l3_bytes) {
+BenchSetup make_setup(const BenchOptions& options, int num_ranks, const Machine& machine, int num_cores) {
   BenchSetup setup;
   setup.options = options;
   setup.config = exchange_config(options);
   setup.num_ranks = num_ranks;
+  if (num_cores > 0) setup.ranks_per_core = std::max(1.0, static_cast<double>(num_ranks) / num_cores);
   const auto ranks = static_cast<std::size_t>(num_ranks);
   const auto tokens = static_cast<std::size_t>(options.tokens);
   const std::size_t per_token = oracle::given_row_bytes(setup.config) + answer_bytes(setup.config);
   setup.set_bytes = std::max<std::size_t>(1, ranks * tokens * per_token);
-  setup.rotated_bytes = std::min(2 * std::max(ranks * l2_bytes, l3_bytes), kMaxRotatedBytes);
+  setup.rotated_bytes = std::min(2 * std::max(ranks * machine.l2_bytes, machine.l3_bytes), kMaxRotatedBytes);
   const std::size_t wanted = setup.rotated_bytes / setup.set_bytes + 1;
   setup.num_sets = static_cast<int>(std::clamp<std::size_t>(wanted, 2, kMaxSets));
   return setup;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/machine.hpp"
 #include "cli/options.hpp"
 #include "cli/pages.hpp"
 #include "moebus/exchange.hpp"
@@ -22,6 +23,7 @@ struct BenchSetup {
   ExchangeConfig config;
   int num_ranks = 0;
   int num_sets = 1;
+  double ranks_per_core = 1;      ///< 1 where every rank can have a core to itself
   std::size_t set_bytes = 0;      ///< of one input set, all ranks together
   std::size_t rotated_bytes = 0;  ///< what the sets are to exceed
 };
@@ -33,7 +35,8 @@ std::size_t travel_bytes(const ExchangeConfig& config);
 std::size_t answer_bytes(const ExchangeConfig& config);
 
 /// Decides how many input sets are needed so that what rotates exceeds twice the caches, within a memory limit.
-BenchSetup make_setup(const BenchOptions& options, int num_ranks, std::size_t l2_bytes, std::size_t l3_bytes);
+/// `num_cores`: those that the ranks share.
+BenchSetup make_setup(const BenchOptions& options, int num_ranks, const Machine& machine, int num_cores);
 
 /// Returns set 0 of all ranks, which the oracle is asked about.
 oracle::SharedInputs first_inputs(const BenchSetup& setup);

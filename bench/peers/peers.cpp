@@ -203,7 +203,7 @@ int run(cli::BenchOptions options, int iterations) {
     throw cli::UsageError("--dtype: the exchange over MPI knows bf16 and given fp8 rows");
   }
   const cli::Machine machine = cli::look_at_machine();
-  const cli::BenchSetup setup = cli::make_setup(options, num_ranks, machine.l2_bytes, machine.l3_bytes);
+  const cli::BenchSetup setup = cli::make_setup(options, num_ranks, machine, machine.cores);
   const Group group = Group::join(meeting_place(rank), rank, num_ranks);
   const Json rows = Run(setup, rank, group).run(iterations);
   if (rank != 0) return 0;

@@ -18,7 +18,10 @@ BenchSetup small_setup(const std::string& layout) {
   options.experts = 10;
   options.layout = layout;
   complete(options);
-  return make_setup(options, 4, 1 << 10, 1 << 12);
+  Machine machine;
+  machine.l2_bytes = 1 << 10;
+  machine.l3_bytes = 1 << 12;
+  return make_setup(options, 4, machine, 2);
 }
 
 std::size_t rows_from(const oracle::DispatchExpectation& expected, int source) {
@@ -61,6 +64,8 @@ TEST(InputSets, ExceedTwiceTheCaches) {
   EXPECT_GE(static_cast<std::size_t>(setup.num_sets) * setup.set_bytes, setup.rotated_bytes);
   EXPECT_GE(setup.num_sets, 2);
 }
+
+TEST(BenchSetup, SaysHowManyRanksShareACore) { EXPECT_EQ(small_setup("rank_major").ranks_per_core, 2.0); }
 
 TEST(InputSets, DifferFromEachOtherAndNotFromRunToRun) {
   const BenchSetup setup = small_setup("rank_major");
