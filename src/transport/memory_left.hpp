@@ -1,5 +1,6 @@
-// Memory left: what the machine can still give, asked before it is taken. Populating more than there is would not fail:
-// the system would start to end processes, and not only ours. Room: transport · host.
+// Memory left: what the machine can still give, asked before it is taken.
+// Room: transport · host.
+// Populating more than there is would not fail: the system would begin to end processes, and not only ours.
 
 #pragma once
 

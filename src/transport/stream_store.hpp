@@ -1,5 +1,6 @@
-// Stream store: rank 0 is the hub that the others connect to, over TCP or Unix sockets. Driven inside the calls: no
-// thread of its own. Room: transport · host.
+// Stream store: rank 0 is the hub that the others connect to, over TCP or Unix sockets.
+// Room: transport · host.
+// Driven inside the calls: it has no thread of its own.
 
 #pragma once
 

@@ -12,9 +12,8 @@ namespace moebus::transport {
 namespace {
 
 /// Room for one descriptor, aligned as the interface wants it.
-union DescriptorSpace {
-  cmsghdr header;
-  char bytes[CMSG_SPACE(sizeof(int))];
+struct DescriptorSpace {
+  alignas(cmsghdr) char bytes[CMSG_SPACE(sizeof(int))];
 };
 
 Came judge(ssize_t length, const MeshMessage& message) noexcept {
