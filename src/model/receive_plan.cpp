@@ -36,16 +36,106 @@ void ReceivePlan::carve(base::Carver& carver, const Shape& shape) noexcept {
 
 namespace {
 
-/// Reads the tables: tokens, home slots, local choices and weights of all wire rows, in order; counts rows per local
-/// expert.
+// Which of a row's choices are here is anybody's guess, and most are not. So they are first listed, without a branch,
+// for a block of rows; what is done with them then loops over the list alone.
+constexpr std::int32_t kBlockRows = 64;
+
+struct LocalChoices {
+  std::array<std::uint16_t, idx(kBlockRows) * idx(kMaxTopk)> entries;  // row in the block x kMaxTopk + choice
+  std::size_t num = 0;
+
+  [[nodiscard]] std::span<const std::uint16_t> list() const noexcept { return std::span(entries).first(num); }
+
+  [[nodiscard]] static std::int32_t row_of(std::uint16_t entry) noexcept { return entry / kMaxTopk; }
+
+  [[nodiscard]] static std::size_t choice_of(std::uint16_t entry) noexcept { return entry % kMaxTopk; }
+};
+
+/// Lists the choices of `num_rows` rows that are not -1, in order. kTopk = 0: `topk` choices.
+template <std::size_t kTopk>
+void list_local_of(const std::int32_t* choice, std::size_t topk, std::int32_t num_rows, LocalChoices& local) noexcept {
+  constexpr auto kElsewhere = static_cast<std::uint32_t>(-1);
+  const std::size_t num_choices = kTopk > 0 ? kTopk : topk;
+  std::size_t num = 0;
+  for (std::int32_t row = 0; row < num_rows; ++row, choice += num_choices) {
+    for (std::size_t k = 0; k < num_choices; ++k) {
+      local.entries[num] = static_cast<std::uint16_t>(idx(row) * kMaxTopk + k);
+      num += static_cast<std::uint32_t>(choice[k]) < kElsewhere ? 1 : 0;
+    }
+  }
+  local.num = num;
+}
+
+void list_local(const std::int32_t* choice, std::size_t topk, std::int32_t num_rows, LocalChoices& local) noexcept {
+  if (topk == 8) {
+    list_local_of<8>(choice, topk, num_rows, local);
+  } else {
+    list_local_of<0>(choice, topk, num_rows, local);
+  }
+}
+
+/// Copies rows of a table to the wire rows from `first_row` on, experts and all weights as they are.
+/// kTopk = 0: as many choices as the format says.
+template <std::size_t kTopk>
+void copy_rows(const TableRowFormat& format,
+               const std::byte* at,
+               std::int32_t num_rows,
+               std::int32_t first_row,
+               ReceivePlan& plan) noexcept {
+  const std::size_t topk = kTopk > 0 ? kTopk : idx(format.num_topk);
+  std::int32_t* token = plan.token.data() + first_row;
+  std::int32_t* home_slot = plan.home_slot.data() + first_row;
+  std::int32_t* choice = plan.choice.data() + idx(first_row) * topk;
+  float* weight = plan.weight.data() + idx(first_row) * topk;
+  for (std::int32_t i = 0; i < num_rows; ++i, at += format.stride_bytes, choice += topk, weight += topk) {
+    std::memcpy(token + i, at, sizeof(std::int32_t));
+    std::memcpy(home_slot + i, at + sizeof(std::int32_t), sizeof(std::int32_t));
+    std::memcpy(choice, at + format.ids_offset_bytes, topk * sizeof(std::int32_t));
+    std::memcpy(weight, at + format.weights_offset_bytes, topk * sizeof(float));
+  }
+}
+
+/// Turns experts into seats here, -1 elsewhere, and weights of choices elsewhere into +0 (selected: a NaN has no
+/// effect). One flat loop without branches: compilers make vectors of it.
+void localise(std::uint32_t first_expert,
+              std::uint32_t num_local,
+              std::size_t num_choices,
+              std::int32_t* choice,
+              float* weight) noexcept {
+  for (std::size_t i = 0; i < num_choices; ++i) {
+    const std::uint32_t seat = static_cast<std::uint32_t>(choice[i]) - first_expert;  // -1 wraps to a large number
+    const float given = weight[i];
+    choice[i] = seat < num_local ? static_cast<std::int32_t>(seat) : -1;
+    weight[i] = seat < num_local ? given : 0.0F;
+  }
+}
+
+/// Counts wire rows [first, last), at most kBlockRows, per local expert; a repeated expert counts once.
+void count_wanted(std::size_t topk, std::int32_t first, std::int32_t last, ReceivePlan& plan) noexcept {
+  const std::int32_t* choice = plan.choice.data() + idx(first) * topk;
+  std::int32_t* marks = plan.marks.data();
+  std::int32_t* wanted = plan.wanted.data();
+  LocalChoices local;
+  list_local(choice, topk, last - first, local);
+  for (const std::uint16_t entry : local.list()) {
+    const std::int32_t row = LocalChoices::row_of(entry);
+    const std::size_t seat = idx(choice[idx(row) * topk + LocalChoices::choice_of(entry)]);
+    wanted[seat] += marks[seat] != first + row ? 1 : 0;
+    marks[seat] = first + row;
+  }
+}
+
+/// Reads the tables of all sources, in order; counts rows per local expert.
 void read_tables(const Shape& shape,
                  const TableRowFormat& format,
                  int rank,
                  std::span<const TableView> tables,
                  ReceivePlan& plan) noexcept {
-  const std::size_t topk = idx(shape.config.num_topk);
+  const std::size_t topk = idx(format.num_topk);
   const auto first_expert = static_cast<std::uint32_t>(shape.placement.first_expert(rank));
   const auto num_local = static_cast<std::uint32_t>(shape.placement.num_local(rank));
+  // Copies of a size that the compiler knows are a few moves; others are calls.
+  const auto copy = format.num_topk == 8 ? copy_rows<8> : copy_rows<0>;
   std::fill_n(plan.wanted.begin(), num_local, 0);
   std::fill_n(plan.marks.begin(), num_local, -1);
   std::int32_t row = 0;
@@ -53,26 +143,15 @@ void read_tables(const Shape& shape,
     const TableView& table = tables[idx(src)];
     plan.first_row[idx(src)] = row;
     plan.rank_counts[idx(src)] = table.num_rows;
-    const std::byte* at = table.rows;
-    for (std::int32_t i = 0; i < table.num_rows; ++i, ++row, at += format.stride_bytes) {
-      std::memcpy(&plan.token[idx(row)], at, sizeof(std::int32_t));
-      std::memcpy(&plan.home_slot[idx(row)], at + sizeof(std::int32_t), sizeof(std::int32_t));
-      // Written by write_tables at these offsets, 4-byte aligned.
-      const auto* ids = reinterpret_cast<const std::int32_t*>(at + format.ids_offset_bytes);
-      const auto* weights = reinterpret_cast<const float*>(at + format.weights_offset_bytes);
-      std::int32_t* choice = plan.choice.data() + idx(row) * topk;
-      float* weight = plan.weight.data() + idx(row) * topk;
-      for (std::size_t k = 0; k < topk; ++k) {
-        const std::uint32_t seat = static_cast<std::uint32_t>(ids[k]) - first_expert;
-        const bool is_here = seat < num_local;  // -1 wraps to a large number
-        choice[k] = is_here ? static_cast<std::int32_t>(seat) : -1;
-        weight[k] = is_here && table.has_weights ? weights[k] : 0.0F;
-        if (is_here) {
-          plan.wanted[seat] += plan.marks[seat] != row ? 1 : 0;
-          plan.marks[seat] = row;
-        }
-      }
+    for (std::int32_t first = 0; first < table.num_rows; first += kBlockRows) {
+      const std::int32_t num = std::min(kBlockRows, table.num_rows - first);
+      const std::size_t at = idx(row + first) * topk;
+      copy(format, table.rows + idx(first) * format.stride_bytes, num, row + first, plan);
+      localise(first_expert, num_local, idx(num) * topk, plan.choice.data() + at, plan.weight.data() + at);
+      count_wanted(topk, row + first, row + first + num, plan);
     }
+    if (!table.has_weights) std::fill_n(plan.weight.data() + idx(row) * topk, idx(table.num_rows) * topk, 0.0F);
+    row += table.num_rows;
   }
   plan.first_row[idx(shape.num_ranks)] = row;
 }
@@ -115,41 +194,62 @@ void lay_groups(const Shape& shape, int num_local, ReceivePlan& plan) noexcept {
   plan.num_rows = is_padded ? 0 : std::min(offset, plan.capacity_rows);
 }
 
-void order_by_expert(const Shape& shape, int rank, ReceivePlan& plan) noexcept {
+/// Kept rows of each group, and how many are dropped, from what is wanted.
+void count_kept(const Shape& shape, int num_local, ReceivePlan& plan) noexcept {
+  const bool is_padded = shape.config.layout == Layout::expert_padded;
+  std::int64_t num_kept = 0;
+  plan.num_overflowed = 0;
+  for (int seat = 0; seat < num_local; ++seat) {
+    const std::int64_t wanted = plan.wanted[idx(seat)];
+    const std::int64_t room = plan.capacity_rows - (is_padded ? 0 : plan.offsets[idx(seat)]);
+    const std::int64_t kept = std::clamp<std::int64_t>(room, 0, wanted);
+    plan.counts[idx(seat)] = static_cast<std::int32_t>(kept);
+    plan.num_overflowed += wanted - kept;
+    num_kept += kept;
+  }
+  if (is_padded) plan.num_rows = num_kept;
+}
+
+/// Places the rows [first, last) of source `src`: at most kBlockRows.
+void place_block(const Shape& shape, int src, std::int32_t first, std::int32_t last, ReceivePlan& plan) noexcept {
   const std::size_t topk = idx(shape.config.num_topk);
+  const std::int32_t* choice = plan.choice.data() + idx(first) * topk;
+  const float* weight = plan.weight.data() + idx(first) * topk;
+  std::int32_t* position = plan.position.data() + idx(first) * topk;
+  std::fill_n(position, idx(last - first) * topk, -1);
+  std::int32_t* marks = plan.marks.data();
+  std::int32_t* next = plan.next.data();
+  LocalChoices local;
+  list_local(choice, topk, last - first, local);
+  for (const std::uint16_t entry : local.list()) {
+    const std::int32_t row = first + LocalChoices::row_of(entry);
+    const std::size_t k = idx(LocalChoices::row_of(entry)) * topk + LocalChoices::choice_of(entry);
+    const std::size_t seat = idx(choice[k]);
+    const bool is_first = marks[seat] != row;
+    marks[seat] = row;
+    next[seat] += is_first ? 1 : 0;
+    const std::int32_t index = next[seat] - 1;
+    if (index >= plan.counts[seat]) continue;
+    const std::int64_t at = plan.offsets[seat] + index;
+    position[k] = static_cast<std::int32_t>(at);
+    plan.result_weight[idx(at)] = is_first ? weight[k] : plan.result_weight[idx(at)] + weight[k];
+    plan.result_src_rank[idx(at)] = src;
+    plan.result_src_token[idx(at)] = plan.token[idx(row)];
+  }
+}
+
+void order_by_expert(const Shape& shape, int rank, ReceivePlan& plan) noexcept {
   const int num_local = shape.placement.num_local(rank);
   lay_groups(shape, num_local, plan);
+  count_kept(shape, num_local, plan);
   std::fill_n(plan.next.begin(), num_local, 0);
-  std::fill_n(plan.counts.begin(), num_local, 0);
   std::fill_n(plan.marks.begin(), num_local, -1);
-  plan.num_overflowed = 0;
   for (int src = 0; src < shape.num_ranks; ++src) {
-    for (std::int32_t row = plan.first_row[idx(src)]; row < plan.first_row[idx(src) + 1]; ++row) {
-      for (std::size_t k = 0; k < topk; ++k) {
-        std::int32_t& position = plan.position[idx(row) * topk + k];
-        position = -1;
-        const std::int32_t seat = plan.choice[idx(row) * topk + k];
-        if (seat < 0) continue;
-        const bool is_first = plan.marks[idx(seat)] != row;
-        plan.marks[idx(seat)] = row;
-        const std::int64_t index = is_first ? plan.next[idx(seat)]++ : plan.next[idx(seat)] - 1;
-        const std::int64_t offset = plan.offsets[idx(seat)];
-        const std::int64_t at = result_index(shape, plan.capacity_rows, seat, offset, index);
-        position = static_cast<std::int32_t>(at);
-        if (at < 0) {
-          plan.num_overflowed += is_first ? 1 : 0;
-          continue;
-        }
-        const float weight = plan.weight[idx(row) * topk + k];
-        plan.result_weight[idx(at)] = is_first ? weight : plan.result_weight[idx(at)] + weight;
-        plan.result_src_rank[idx(at)] = src;
-        plan.result_src_token[idx(at)] = plan.token[idx(row)];
-        plan.counts[idx(seat)] += is_first ? 1 : 0;
-      }
+    const std::int32_t end = plan.first_row[idx(src) + 1];
+    for (std::int32_t first = plan.first_row[idx(src)]; first < end; first += kBlockRows) {
+      place_block(shape, src, first, std::min(first + kBlockRows, end), plan);
     }
   }
-  if (shape.config.layout != Layout::expert_padded) return;
-  for (int seat = 0; seat < num_local; ++seat) plan.num_rows += plan.counts[idx(seat)];
 }
 
 }  // namespace

@@ -9,8 +9,8 @@ using base::idx;
 
 namespace {
 
-/// Ranks of a token that are written at once; SendPlan::ranks has as many bytes to spare at its end.
-constexpr std::size_t kPackedRanks = 8;
+/// Ranks of a token that are copied at once; SendPlan::ranks has as many bytes to spare at its end.
+constexpr std::size_t kRanksAtOnce = 8;
 
 }  // namespace
 
@@ -21,7 +21,7 @@ void SendPlan::carve(base::Carver& carver, const Shape& shape) noexcept {
   const std::size_t topk = idx(shape.config.num_topk);
   ids = carver.take<std::int32_t>(tokens * topk);
   weights = carver.take<float>(tokens * topk);
-  ranks = carver.take<std::uint8_t>(tokens * idx(max_ranks_per_token(shape)) + kPackedRanks);
+  ranks = carver.take<std::uint8_t>(tokens * idx(max_ranks_per_token(shape)) + kRanksAtOnce);
   num_ranks = carver.take<std::uint8_t>(tokens);
   tokens_to = carver.take<std::int32_t>(idx(shape.num_ranks) * tokens_to_stride(shape));
 }
@@ -74,77 +74,79 @@ std::optional<BadId> take_routing(const Shape& shape,
 
 namespace {
 
-/// Goes over the tokens and lists each for its ranks. Seen from the last choice, a rank's first appearance is its last
-/// chosen expert. No branch hangs on an id: half of them would be mispredicted. So every choice writes its token behind
-/// its rank's list, and the list grows only if the rank is new. `Order` keeps the ranks of one token, last to first.
-template <class Order>
-void plan_tokens(const Shape& shape, SendPlan& plan) noexcept {
-  const std::size_t topk = idx(shape.config.num_topk);
-  const std::size_t width = idx(max_ranks_per_token(shape));
+constexpr std::int32_t kBlockTokens = 64;  // what is noted of them stays in the first-level cache
+
+/// Notes of a block of tokens: the set of each one's ranks, and their order, which fills its place from the back.
+struct BlockOrder {
+  static constexpr std::size_t kPlaceBytes = kMaxTopk + kRanksAtOnce;
+
+  std::array<std::uint64_t, kBlockTokens> set;
+  std::array<std::size_t, kBlockTokens> first;  // where the order begins in its place
+  std::array<std::uint8_t, kBlockTokens * kPlaceBytes> places;
+};
+
+/// Orders the ranks of the block's tokens. Seen from the last choice, a rank's first appearance is its last chosen
+/// expert. Whether a choice brings a new rank is anybody's guess, so no branch hangs on it: every rank is written in
+/// front of the order, which grows if it is new. kTopk = 0: as many choices as configured.
+template <std::size_t kTopk>
+void order_ranks(const Shape& shape, const std::int32_t* ids, std::size_t num_tokens, BlockOrder& block) noexcept {
+  const std::size_t topk = kTopk > 0 ? kTopk : idx(shape.config.num_topk);
   const std::uint64_t* rank_bit = shape.rank_bit.data() + 1;
   const std::uint8_t* owner = shape.owner.data() + 1;
-  std::array<std::int32_t*, kMaxRanks> end;
-  for (std::size_t r = 0; r < idx(shape.num_ranks); ++r) end[r] = plan.tokens_to.data() + r * tokens_to_stride(shape);
-
-  const std::int32_t* ids = plan.ids.data();
-  for (std::int32_t token = 0; token < plan.num_tokens; ++token, ids += topk) {
-    Order order;
+  for (std::size_t i = 0; i < num_tokens; ++i, ids += topk) {
+    std::uint8_t* place = block.places.data() + i * BlockOrder::kPlaceBytes;
+    std::size_t front = kMaxTopk;
     std::uint64_t seen = 0;
     for (std::size_t k = topk; k-- > 0;) {
-      const std::uint64_t bit = rank_bit[ids[k]];
-      const std::uint8_t rank = owner[ids[k]];
-      const std::size_t is_new = (bit & ~seen) != 0 ? 1 : 0;
-      seen |= bit;
-      order.push(rank, is_new);
-      *end[rank] = token;
-      end[rank] += is_new;
+      const std::uint64_t with = seen | rank_bit[ids[k]];
+      place[front - 1] = owner[ids[k]];
+      front -= seen < with ? 1 : 0;
+      seen = with;
     }
-    order.store(plan.ranks.data() + idx(token) * width);
-    plan.num_ranks[idx(token)] = static_cast<std::uint8_t>(order.size());
-  }
-  for (std::size_t r = 0; r < idx(shape.num_ranks); ++r) {
-    plan.num_rows_to[r] = static_cast<std::int32_t>(end[r] - (plan.tokens_to.data() + r * tokens_to_stride(shape)));
+    block.set[i] = seen;
+    block.first[i] = front;
   }
 }
 
-/// Up to kPackedRanks ranks in one register.
-class PackedOrder {
- public:
-  /// `is_new` is 0 or 1: a number, so that no compiler makes a branch of it.
-  void push(std::uint8_t rank, std::size_t is_new) noexcept {
-    ranks_ = ranks_ << (8 * is_new) | (rank & (0 - std::uint64_t{is_new}));
-    size_ += is_new;
+/// Copies the orders to the plan. A few ranks are copied at once, too many of them: the next token's overwrite the
+/// rest.
+void store_ranks(const BlockOrder& block,
+                 std::size_t width,
+                 std::size_t num_tokens,
+                 std::uint8_t* ranks,
+                 std::uint8_t* num_ranks) noexcept {
+  for (std::size_t i = 0; i < num_tokens; ++i, ranks += width) {
+    const std::uint8_t* order = block.places.data() + i * BlockOrder::kPlaceBytes + block.first[i];
+    num_ranks[i] = static_cast<std::uint8_t>(kMaxTopk - block.first[i]);
+    if (width <= kRanksAtOnce) {
+      std::memcpy(ranks, order, kRanksAtOnce);
+    } else {
+      std::memcpy(ranks, order, num_ranks[i]);
+    }
   }
+}
 
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
-
-  /// Writes all kPackedRanks places: one store. What it writes too much is written again by the next token.
-  void store(std::uint8_t* ranks) const noexcept {
-    for (std::size_t j = 0; j < kPackedRanks; ++j) ranks[j] = static_cast<std::uint8_t>(ranks_ >> (8 * j));
+template <std::size_t kTopk>
+void plan_tokens(const Shape& shape, SendPlan& plan) noexcept {
+  const std::size_t width = idx(max_ranks_per_token(shape));
+  BlockOrder block;
+  plan.num_rows_to = {};
+  for (std::int32_t first = 0; first < plan.num_tokens; first += kBlockTokens) {
+    const std::size_t num_tokens = idx(std::min(kBlockTokens, plan.num_tokens - first));
+    order_ranks<kTopk>(shape, plan.ids.data() + idx(first) * idx(shape.config.num_topk), num_tokens, block);
+    store_ranks(block, width, num_tokens, plan.ranks.data() + idx(first) * width, plan.num_ranks.data() + first);
+    for (std::size_t dst = 0; dst < idx(shape.num_ranks); ++dst) {
+      // Every token is written behind the list; the list grows over those that belong to it.
+      std::int32_t* list = plan.tokens_to.data() + dst * tokens_to_stride(shape);
+      std::int32_t* end = list + plan.num_rows_to[dst];
+      for (std::size_t i = 0; i < num_tokens; ++i) {
+        *end = first + static_cast<std::int32_t>(i);
+        end += (block.set[i] >> dst) & 1;
+      }
+      plan.num_rows_to[dst] = static_cast<std::int32_t>(end - list);
+    }
   }
-
- private:
-  std::uint64_t ranks_ = 0;
-  std::size_t size_ = 0;
-};
-
-class LongOrder {
- public:
-  void push(std::uint8_t rank, std::size_t is_new) noexcept {
-    ranks_[size_] = rank;
-    size_ += is_new;
-  }
-
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
-
-  void store(std::uint8_t* ranks) const noexcept {
-    for (std::size_t j = 0; j < size_; ++j) ranks[j] = ranks_[size_ - 1 - j];
-  }
-
- private:
-  std::array<std::uint8_t, kMaxTopk> ranks_;
-  std::size_t size_ = 0;
-};
+}
 
 /// Writes the tables with rows of kTopk choices; 0 = as many as the format says.
 template <std::size_t kTopk>
@@ -175,10 +177,11 @@ void write_tables_of(const Shape& shape,
 }  // namespace
 
 void plan_send(const Shape& shape, SendPlan& plan) noexcept {
-  if (idx(max_ranks_per_token(shape)) <= kPackedRanks) {
-    plan_tokens<PackedOrder>(shape, plan);
+  // The usual number of choices is known to the compiler, which then unrolls its loop.
+  if (shape.config.num_topk == 8) {
+    plan_tokens<8>(shape, plan);
   } else {
-    plan_tokens<LongOrder>(shape, plan);
+    plan_tokens<0>(shape, plan);
   }
 }
 
