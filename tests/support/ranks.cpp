@@ -36,7 +36,7 @@ class FailureCollector : public ::testing::EmptyTestEventListener {
     if (!result.failed()) return;
     const std::lock_guard lock(mutex_);
     if (result.file_name() != nullptr) text_ += result.file_name();
-    text_ += ":" + std::to_string(result.line_number()) + ": " + result.message() + "\n";
+    text_.append(":").append(std::to_string(result.line_number())).append(": ").append(result.message()).append("\n");
   }
 
   std::string take() {
