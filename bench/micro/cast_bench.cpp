@@ -47,7 +47,7 @@ void cast_row(benchmark::State& state, SimdLevel level, ScaleFormat scales) {
   const auto backend = make_cpu_backend(level);
   const RowMove move{0, 0};
   for (auto _ : state) {
-    backend->pack(format, source, slot.data(), {&move, 1});
+    backend->pack(format, source, slot.data(), {&move, 1}, Stores::cached);
     benchmark::ClobberMemory();
   }
   state.SetBytesProcessed(state.iterations() * kHidden * 2);

@@ -59,7 +59,8 @@ void copy_by_memcpy(benchmark::State& state) {
 void copy_by_backend(benchmark::State& state) {
   const auto backend = make_cpu_backend();
   copy_batches(state, [&](std::byte* sink, const std::byte* source, const std::vector<RowMove>& moves) {
-    backend->copy_slots(source, kRowBytes, sink, kRowBytes, kRowBytes, moves);
+    backend->copy_slots(
+        source, kRowBytes, sink, kRowBytes, kRowBytes, moves, backend->stores_for(moves.size() * kRowBytes));
   });
 }
 

@@ -35,7 +35,7 @@ struct ExchangeConfig {
 
   Path path = Path::latency;
   Delivery delivery = Delivery::direct;             ///< throughput path only
-  std::size_t stage_bytes = std::size_t{64} << 20;  ///< registered bytes a rank lends to rounds (throughput path)
+  std::size_t stage_bytes = std::size_t{64} << 20;  ///< most registered bytes a rank lends to rounds (throughput path)
 
   int combine_hidden = 0;  ///< columns of a combined row, 0 = hidden
   DType combine_dtype = DType::bf16;

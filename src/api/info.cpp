@@ -77,7 +77,8 @@ void copy_rows(std::byte* dst,
                         dst + first * dst_stride,
                         static_cast<std::int64_t>(dst_stride),
                         row_bytes,
-                        {moves.data(), std::min(kBlock, rows - first)});
+                        {moves.data(), std::min(kBlock, rows - first)},
+                        backend->stores_for(rows * row_bytes));
   }
 }
 

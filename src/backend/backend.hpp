@@ -47,6 +47,10 @@ using ConstRowArrays = BasicRowArrays<const std::byte>;
 
 using model::RowMove;
 
+/// How rows are written: through the caches, where their reader finds them, or past them. A batch alone cannot tell: a
+/// call may come in many small ones. Ask Backend::stores_for with the bytes that the whole call writes.
+enum class Stores : std::uint8_t { cached, streamed };
+
 /// Sums of rows: output o = bias0[o] + bias1[o] + sum over terms [first[o], first[o + 1]) in that order, in float32,
 /// rounded once. Weighted: acc = fma(weight[i], term[i], acc); else acc + term[i]. acc starts at bias0 (+ bias1), or
 /// +0. A null term is skipped. Zero terms give bias, or +0.
@@ -62,6 +66,7 @@ struct SumJob {
   std::byte* const* output_row = nullptr;  // [num_outputs] addresses, or null: output + o * output_stride_bytes
   std::byte* output = nullptr;
   std::int64_t output_stride_bytes = 0;
+  Stores stores = Stores::cached;
 };
 
 /// What a backend does; all of it on the calling thread (host) and without failing: sizes were checked before.
@@ -77,29 +82,36 @@ class Backend {
   /// Returns the instruction set in use, e.g. "avx512".
   [[nodiscard]] virtual std::string_view level() const noexcept = 0;
 
+  /// Returns how a call that writes `call_bytes` in all had better write them.
+  [[nodiscard]] virtual Stores stores_for(std::size_t call_bytes) const noexcept = 0;
+
   /// Gathers rows of `source` into slots (slot i at slots + i * format.stride_bytes), casting if the format says so.
   virtual void pack(const model::DispatchRowFormat& format,
                     const ConstRowArrays& source,
                     std::byte* slots,
-                    std::span<const RowMove> moves) noexcept = 0;
+                    std::span<const RowMove> moves,
+                    Stores stores) noexcept = 0;
 
   /// Scatters slots into rows of `sink`. No cast.
   virtual void unpack(const model::DispatchRowFormat& format,
                       const std::byte* slots,
                       const RowArrays& sink,
-                      std::span<const RowMove> moves) noexcept = 0;
+                      std::span<const RowMove> moves,
+                      Stores stores) noexcept = 0;
 
   /// Copies rows of `source` to rows of `sink`, casting if the format says so.
   virtual void place(const model::DispatchRowFormat& format,
                      const ConstRowArrays& source,
                      const RowArrays& sink,
-                     std::span<const RowMove> moves) noexcept = 0;
+                     std::span<const RowMove> moves,
+                     Stores stores) noexcept = 0;
 
   /// Copies rows between tensors that are both in received form (no cast): fan-out of one row to several experts.
   virtual void copy_rows(const model::DispatchRowFormat& format,
                          const ConstRowArrays& source,
                          const RowArrays& sink,
-                         std::span<const RowMove> moves) noexcept = 0;
+                         std::span<const RowMove> moves,
+                         Stores stores) noexcept = 0;
 
   /// Copies `content_bytes` of rows that are contiguous bytes on both sides: row i at source + i * source_stride_bytes.
   virtual void copy_slots(const std::byte* source,
@@ -107,7 +119,8 @@ class Backend {
                           std::byte* sink,
                           std::int64_t sink_stride_bytes,
                           std::size_t content_bytes,
-                          std::span<const RowMove> moves) noexcept = 0;
+                          std::span<const RowMove> moves,
+                          Stores stores) noexcept = 0;
 
   /// Writes zeros into rows [first, first + count) of `sink` (all parts).
   virtual void zero_rows(const model::DispatchRowFormat& format,

@@ -25,6 +25,8 @@ struct ExchangeCore::CombineState {
   bool have_weights_come = false;  ///< with the combine, from the homes to the owners
   const Call* call = nullptr;
   std::int64_t num_incomplete = 0;
+  backend::Stores push_stores = backend::Stores::cached;  ///< into slots of the homes
+  backend::Stores home_stores = backend::Stores::cached;  ///< into the result
 };
 
 namespace {
@@ -80,7 +82,8 @@ CombineResult ExchangeCore::combine(const CombineInput& input) {
     announce(call, &*refusal);
     wait_for_arrivals(call, part, &*refusal);
   }
-  CombineState state{input, *slot, part, {}, {}, nullptr, 0, {}, false, &call, 0};
+  CombineState state{input, *slot, part};
+  state.call = &call;
   lay_out(state);
   publish_weights(call, state);
   announce(call, nullptr);
@@ -108,6 +111,12 @@ void ExchangeCore::lay_out(CombineState& state) {
       input.output.is_given()
           ? input.output
           : tensor_2d(group_->combine_results(), shape_.combine_row.dtype, num_tokens, shape_.combine_row.hidden);
+  const std::size_t row_bytes = shape_.combine_row.payload_bytes;
+  state.home_stores = group_->backend().stores_for(idx(num_tokens) * row_bytes);
+  // Rounds stay in the caches by their size; what they hold is read at once.
+  if (shape_.config.path == Path::latency) {
+    state.push_stores = group_->backend().stores_for(idx(state.handle.receive.num_wire_rows(shape_)) * row_bytes);
+  }
   state.output = state.tensor.data;
   state.output_stride = state.tensor.stride[0] * size;
 }
@@ -229,7 +238,8 @@ void ExchangeCore::push_rows(CombineState& state, int home, model::RowRange rows
                                    slots.data,
                                    static_cast<std::int64_t>(format.stride_bytes),
                                    format.payload_bytes,
-                                   scratch_.moves.first(num));
+                                   scratch_.moves.first(num),
+                                   state.push_stores);
     } else {
       model::list_owner_sums(shape_, state.handle.receive, block, state.rows, home_weights, slots, scratch_.terms);
       backend::SumJob job;
@@ -240,6 +250,7 @@ void ExchangeCore::push_rows(CombineState& state, int home, model::RowRange rows
       job.term = scratch_.terms.term.data();
       job.weight = state.input.weighting != Weighting::none ? scratch_.terms.weight.data() : nullptr;
       job.output_row = scratch_.terms.output_row.data();
+      job.stores = state.push_stores;
       group_->backend().sum(job);
     }
     model::write_tails(shape_, state.handle.receive, block, state.lane, slots);
@@ -277,6 +288,7 @@ void ExchangeCore::sum_at_home(CombineState& state,
     }
     job.output = state.output + first * state.output_stride;
     job.output_stride_bytes = state.output_stride;
+    job.stores = state.home_stores;
     group_->backend().sum(job);
   }
   if (!input.lane.is_given() && !shape_.can_overflow) return;
@@ -304,12 +316,45 @@ CombineResult ExchangeCore::make_result(CombineState& state) {
   return result;
 }
 
+namespace {
+
+/// Counts the rows that come home from each owner: one per (token, owner), or per (token, expert). Rows that a capacity
+/// dropped do not come, where rows travel as the caller gave them; `missing` tells which, null = none.
+std::array<std::uint64_t, kMaxRanks> count_returned(const model::Shape& shape,
+                                                    const model::SendPlan& send,
+                                                    const std::uint64_t* missing) noexcept {
+  std::array<std::uint64_t, kMaxRanks> rows{};
+  if (!is_per_expert(shape) && (missing == nullptr || shape.config.layout != Layout::rank_major)) {
+    for (int owner = 0; owner < shape.num_ranks; ++owner) {
+      rows[idx(owner)] = static_cast<std::uint64_t>(send.num_rows_to[idx(owner)]);
+    }
+    return rows;
+  }
+  const std::size_t topk = idx(shape.config.num_topk);
+  for (std::size_t token = 0; token < idx(send.num_tokens); ++token) {
+    const std::int32_t* ids = send.ids.data() + token * topk;
+    std::uint64_t seen = 0;  // owners, in rank_major
+    for (std::size_t k = 0; k < topk; ++k) {
+      if (ids[k] < 0 || (missing != nullptr && (missing[token] >> k & 1) != 0)) continue;
+      const std::size_t owner = shape.owner[idx(ids[k]) + 1];
+      const bool is_repeat =
+          is_per_expert(shape) ? std::find(ids, ids + k, ids[k]) != ids + k : (seen >> owner & 1) != 0;
+      seen |= std::uint64_t{1} << owner;
+      if (!is_repeat) ++rows[owner];
+    }
+  }
+  return rows;
+}
+
+}  // namespace
+
 void ExchangeCore::count_combine(const CombineState& state) {
   const model::SendPlan& send = state.handle.send;
   const model::ReceivePlan& receive = state.handle.receive;
   const std::size_t topk = idx(shape_.config.num_topk);
   const std::size_t bytes =
       shape_.combine_row.payload_bytes + (state.input.lane.is_given() ? shape_.combine_row.lane_bytes : 0);
+  const auto returned = count_returned(shape_, send, shape_.can_overflow ? scratch_.missing.data() : nullptr);
   for (int peer = 0; peer < shape_.num_ranks; ++peer) {
     PeerStats& stats = state.part.peers[idx(peer)];
     std::uint64_t sent = static_cast<std::uint64_t>(receive.first_row[idx(peer) + 1] - receive.first_row[idx(peer)]);
@@ -325,7 +370,7 @@ void ExchangeCore::count_combine(const CombineState& state) {
         }
       }
     }
-    const auto received = static_cast<std::uint64_t>(send.num_rows_to[idx(peer)]);
+    const std::uint64_t received = returned[idx(peer)];
     stats.rows_sent += sent;
     stats.rows_received += received;
     if (peer == rank()) continue;

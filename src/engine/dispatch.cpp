@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "engine/arguments.hpp"
@@ -23,6 +24,7 @@ struct ExchangeCore::DispatchState {
   backend::ConstRowArrays source;
   backend::RowArrays sink;
   CallPart part;
+  backend::Stores stores;  ///< for rows of this call
   std::array<model::TableView, kMaxRanks> tables{};
 };
 
@@ -98,9 +100,13 @@ DispatchResult ExchangeCore::dispatch(const DispatchInput& input) {
     wait_for_arrivals(call, part, &*refusal);
   }
 
-  DispatchState state{input, *guard.get(), hold, {}, input_rows(input), {}, part, {}};
+  DispatchState state{input, *guard.get(), hold, {}, input_rows(input), {}, part, backend::Stores::cached, {}};
   choose_result_memory(state);
   model::plan_send(shape_, state.handle.send);
+  const auto& num_rows_to = state.handle.send.num_rows_to;
+  const std::int64_t num_rows =
+      std::accumulate(num_rows_to.begin(), num_rows_to.begin() + shape_.num_ranks, std::int64_t{0});
+  state.stores = group_->backend().stores_for(idx(num_rows) * shape_.dispatch_row.payload_bytes);
   publish_tables(call, state);
   announce(call, nullptr);
   if (is_direct(shape_)) {
@@ -195,7 +201,7 @@ void ExchangeCore::dispatch_latency(const Call& call, DispatchState& state) {
                                               model::MoveSource::token,
                                               scratch_.moves);
     group_->backend().unpack(
-        shape_.dispatch_row, latency_slots(call, rank(), src), state.sink, scratch_.moves.first(num));
+        shape_.dispatch_row, latency_slots(call, rank(), src), state.sink, scratch_.moves.first(num), state.stores);
   });
 }
 
@@ -209,7 +215,7 @@ void ExchangeCore::send_latency_rows(const Call& call, DispatchState& state) {
     for (std::int32_t token = 0; token < send.num_tokens; ++token) {
       if (send.num_ranks[idx(token)] > 0) scratch_.moves[num++] = {token, token};
     }
-    group_->backend().pack(shape_.dispatch_row, state.source, own_slots, scratch_.moves.first(num));
+    group_->backend().pack(shape_.dispatch_row, state.source, own_slots, scratch_.moves.first(num), state.stores);
   }
   if (group_->faults().is_fence_skipped()) {
     finish(call);
@@ -222,9 +228,9 @@ void ExchangeCore::send_latency_rows(const Call& call, DispatchState& state) {
     const std::span<const RowMove> moves = scratch_.moves.first(num);
     std::byte* slots = latency_slots(call, dst, rank());
     if (has_cast) {
-      group_->backend().copy_slots(own_slots, stride, slots, stride, idx(stride), moves);
+      group_->backend().copy_slots(own_slots, stride, slots, stride, idx(stride), moves, state.stores);
     } else {
-      group_->backend().pack(shape_.dispatch_row, state.source, slots, moves);
+      group_->backend().pack(shape_.dispatch_row, state.source, slots, moves, state.stores);
     }
     group_->at(Step::rows_written);
     group_->signal_finished(call, dst);
@@ -242,9 +248,9 @@ void ExchangeCore::place_own_rows(DispatchState& state, const std::byte* cast_sl
                                             scratch_.moves);
   const std::span<const RowMove> moves = scratch_.moves.first(num);
   if (shape_.config.cast != Cast::none && cast_slots != nullptr) {
-    group_->backend().unpack(shape_.dispatch_row, cast_slots, state.sink, moves);
+    group_->backend().unpack(shape_.dispatch_row, cast_slots, state.sink, moves, state.stores);
   } else {
-    group_->backend().place(shape_.dispatch_row, state.source, state.sink, moves);
+    group_->backend().place(shape_.dispatch_row, state.source, state.sink, moves, state.stores);
   }
 }
 
@@ -274,7 +280,8 @@ void ExchangeCore::dispatch_direct(const Call& call, DispatchState& state) {
   const auto fan_out = [&](int src) {
     const std::size_t num = model::list_fan_out(
         shape_, receive, receive.first_row[idx(src)], receive.first_row[idx(src) + 1], scratch_.moves);
-    if (num > 0) group_->backend().copy_rows(shape_.dispatch_row, state.sink, state.sink, scratch_.moves.first(num));
+    if (num > 0)
+      group_->backend().copy_rows(shape_.dispatch_row, state.sink, state.sink, scratch_.moves.first(num), state.stores);
   };
   fan_out(rank());
   for_each_peer(rank(), shape_.num_ranks, [&](int src) {
@@ -294,7 +301,11 @@ void ExchangeCore::send_direct_rows(DispatchState& state) {
       for (std::int64_t token = first; token < last; ++token) {
         scratch_.moves[num++] = {static_cast<std::int32_t>(token), static_cast<std::int32_t>(token - first)};
       }
-      group_->backend().pack(shape_.dispatch_row, state.source, scratch_.cast_rows.data(), scratch_.moves.first(num));
+      group_->backend().pack(shape_.dispatch_row,
+                             state.source,
+                             scratch_.cast_rows.data(),
+                             scratch_.moves.first(num),
+                             backend::Stores::cached);
     }
     const auto send_to = [&](int dst) {
       const std::span<const std::int32_t> tokens = send.tokens_for(shape_, dst);
@@ -308,9 +319,10 @@ void ExchangeCore::send_direct_rows(DispatchState& state) {
       }
       const backend::RowArrays sink = result_rows(shape_, result_layout_, region(dst));
       if (has_cast) {
-        group_->backend().unpack(shape_.dispatch_row, scratch_.cast_rows.data(), sink, scratch_.moves.first(num));
+        group_->backend().unpack(
+            shape_.dispatch_row, scratch_.cast_rows.data(), sink, scratch_.moves.first(num), state.stores);
       } else {
-        group_->backend().place(shape_.dispatch_row, state.source, sink, scratch_.moves.first(num));
+        group_->backend().place(shape_.dispatch_row, state.source, sink, scratch_.moves.first(num), state.stores);
       }
     };
     for_each_peer(rank(), shape_.num_ranks, send_to);
@@ -371,7 +383,8 @@ void ExchangeCore::send_staged_round(const Call& call, DispatchState& state, std
     group_->backend().pack(shape_.dispatch_row,
                            state.source,
                            dispatch_round_slots(dst, rank(), round),
-                           scratch_.moves.first(idx(last - first)));
+                           scratch_.moves.first(idx(last - first)),
+                           backend::Stores::cached);
     group_->at(Step::rows_written);
     group_->signal_rounds(call, dst, count);
   });
@@ -391,8 +404,11 @@ void ExchangeCore::take_staged_round(const Call& call, DispatchState& state, std
                                               static_cast<std::int32_t>(end),
                                               model::MoveSource::wire_index,
                                               scratch_.moves);
-    group_->backend().unpack(
-        shape_.dispatch_row, dispatch_round_slots(rank(), src, round), state.sink, scratch_.moves.first(num));
+    group_->backend().unpack(shape_.dispatch_row,
+                             dispatch_round_slots(rank(), src, round),
+                             state.sink,
+                             scratch_.moves.first(num),
+                             state.stores);
     group_->signal_taken(call, src, static_cast<std::uint32_t>(round + 1));
   });
 }

@@ -11,9 +11,9 @@ using base::idx;
 
 constexpr std::size_t kAreaAlign = 4096;
 
-// A round of combine that stays in the second-level caches is read back before it is written out to memory: measured
-// best between 1 and 4 MiB on a Zen 5 (1 MiB L2 a core) with two ranks.
-constexpr std::size_t kCombineRoundBytes = std::size_t{2} << 20;
+// Rounds that stay in the caches are read back before they are written out to memory: measured best between 1 and 4 MiB
+// on a Zen 5 (1 MiB of L2 a core) with two ranks. A larger stage would only be registered, not used.
+constexpr std::size_t kRoundBytes = std::size_t{2} << 20;
 
 std::int64_t rows_that_fit(std::size_t bytes, std::size_t row_bytes, std::int64_t most) noexcept {
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(bytes / row_bytes), 1, most);
@@ -40,13 +40,13 @@ void lay_parity(const Shape& shape, WindowLayout& layout) noexcept {
 
 void lay_stage(const Shape& shape, WindowLayout& layout) noexcept {
   const std::int64_t tokens = shape.config.max_tokens_per_rank;
+  const std::size_t round_bytes = std::min(shape.config.stage_bytes, kRoundBytes);
   const std::size_t combine_token = 2 * idx(shape.combine_slots_per_token) * shape.combine_row.stride_bytes;
-  layout.combine_round_tokens =
-      rows_that_fit(std::min(shape.config.stage_bytes, kCombineRoundBytes), combine_token, tokens);
+  layout.combine_round_tokens = rows_that_fit(round_bytes, combine_token, tokens);
   std::size_t bytes = idx(layout.combine_round_tokens) * combine_token;
   if (shape.config.delivery == Delivery::staged) {
     const std::size_t dispatch_row = 2 * idx(shape.num_ranks) * shape.dispatch_row.stride_bytes;
-    layout.dispatch_round_rows = rows_that_fit(shape.config.stage_bytes, dispatch_row, tokens);
+    layout.dispatch_round_rows = rows_that_fit(round_bytes, dispatch_row, tokens);
     bytes = std::max(bytes, idx(layout.dispatch_round_rows) * dispatch_row);
   }
   layout.bytes.stage = align_up(bytes, kAreaAlign);

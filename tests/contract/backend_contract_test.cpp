@@ -158,13 +158,15 @@ struct Implementation {
   std::string name;
   bool (*is_here)();
   std::unique_ptr<Backend> (*make)();
+  Stores stores;
 };
 
-template <SimdLevel kLevel>
+template <SimdLevel kLevel, Stores kStores>
 Implementation cpu() {
-  return {"cpu_" + std::string(to_string(kLevel)),
+  return {"cpu_" + std::string(to_string(kLevel)) + (kStores == Stores::cached ? "_cached" : "_streamed"),
           [] { return has_simd_level(kLevel); },
-          [] { return make_cpu_backend(kLevel); }};
+          [] { return make_cpu_backend(kLevel); },
+          kStores};
 }
 
 class BackendContract : public testing::TestWithParam<Implementation> {
@@ -172,9 +174,11 @@ class BackendContract : public testing::TestWithParam<Implementation> {
   void SetUp() override {
     if (!GetParam().is_here()) GTEST_SKIP() << GetParam().name << " is not supported by this machine";
     backend_ = GetParam().make();
+    stores_ = GetParam().stores;
   }
 
   std::unique_ptr<Backend> backend_;
+  Stores stores_ = Stores::cached;
   std::mt19937 random_{17};
 };
 
@@ -203,8 +207,8 @@ TEST_P(BackendContract, BringsRowsOfEveryTypeThroughSlotsUnchanged) {
       const auto there = scattered_moves(num, random_);
       std::vector<RowMove> back;
       for (const RowMove& move : there) back.push_back({move.dst, move.src});
-      backend_->pack(format, source.arrays(), slots.begin(), there);
-      backend_->unpack(format, slots.begin(), sink.arrays(), back);
+      backend_->pack(format, source.arrays(), slots.begin(), there, stores_);
+      backend_->unpack(format, slots.begin(), sink.arrays(), back, stores_);
       for (std::int32_t r = 0; r < num; ++r) ASSERT_EQ(sink.row(r), source.row(r)) << to_string(dtype) << " row " << r;
       EXPECT_TRUE(sink.is_whole(std::byte{0x5A}));
       EXPECT_TRUE(slots.is_whole());
@@ -222,7 +226,7 @@ TEST_P(BackendContract, PlacesScalesInEveryOrder) {
         source.fill(random_);
         sink.fill(std::byte{0x5A});
         const auto moves = scattered_moves(12, random_);
-        backend_->copy_rows(format, source.arrays(), sink.arrays(), moves);
+        backend_->copy_rows(format, source.arrays(), sink.arrays(), moves, stores_);
         for (const RowMove& move : moves) ASSERT_EQ(sink.row(move.dst), source.row(move.src)) << "row " << move.src;
         EXPECT_TRUE(sink.is_whole(std::byte{0x5A}));
       }
@@ -246,9 +250,9 @@ TEST_P(BackendContract, CastsToTheSameBytesInPlaceAndThroughSlots) {
         const auto moves = scattered_moves(num, random_);
         std::vector<RowMove> same;
         for (std::int32_t r = 0; r < num; ++r) same.push_back({r, r});
-        backend_->place(format, source.arrays(), direct.arrays(), moves);
-        backend_->pack(format, source.arrays(), slots.begin(), moves);
-        backend_->unpack(format, slots.begin(), through.arrays(), same);
+        backend_->place(format, source.arrays(), direct.arrays(), moves, stores_);
+        backend_->pack(format, source.arrays(), slots.begin(), moves, stores_);
+        backend_->unpack(format, slots.begin(), through.arrays(), same, stores_);
         for (std::int32_t r = 0; r < num; ++r)
           ASSERT_EQ(direct.row(r), through.row(r)) << "hidden " << hidden << " row " << r;
         EXPECT_TRUE(direct.is_whole(std::byte{0x5A}) && through.is_whole(std::byte{0x5A}) && slots.is_whole());
@@ -264,7 +268,7 @@ TEST_P(BackendContract, CastsEachValueByTheRuleOfItsBlock) {
   Tensors sink(format, format.payload_bytes, 1, Order::row_major);
   source.fill(random_);  // random bits: inf and NaN, subnormals and zeros among them
   const RowMove move{0, 0};
-  backend_->place(format, source.arrays(), sink.arrays(), {&move, 1});
+  backend_->place(format, source.arrays(), sink.arrays(), {&move, 1}, stores_);
   const auto value = [&](int c) {
     std::uint16_t bits = 0;
     std::memcpy(&bits, source.arrays().tokens + c * 2, 2);
@@ -294,7 +298,7 @@ TEST_P(BackendContract, CopiesSlotsBetweenDifferentStrides) {
     source.fill(random_);
     sink.fill(std::byte{0x5A});
     const auto moves = scattered_moves(num, random_);
-    backend_->copy_slots(source.begin(), source_stride, sink.begin(), sink_stride, content, moves);
+    backend_->copy_slots(source.begin(), source_stride, sink.begin(), sink_stride, content, moves, stores_);
     for (const RowMove& move : moves) {
       const std::byte* const to = sink.begin() + move.dst * sink_stride;
       ASSERT_EQ(std::memcmp(to, source.begin() + move.src * source_stride, content), 0) << "slot " << move.src;
@@ -331,11 +335,11 @@ TEST_P(BackendContract, CopiesPlainBytesOfAnyLength) {
 
 TEST_P(BackendContract, TakesNoRowsWithNullAddresses) {
   const auto format = format_of(128, DType::bf16, Cast::fp8, ScaleFormat::f32, {0, 0});
-  backend_->pack(format, {}, nullptr, {});
-  backend_->unpack(format, nullptr, {}, {});
-  backend_->place(format, {}, {}, {});
-  backend_->copy_rows(format, {}, {}, {});
-  backend_->copy_slots(nullptr, 0, nullptr, 0, 128, {});
+  backend_->pack(format, {}, nullptr, {}, stores_);
+  backend_->unpack(format, nullptr, {}, {}, stores_);
+  backend_->place(format, {}, {}, {}, stores_);
+  backend_->copy_rows(format, {}, {}, {}, stores_);
+  backend_->copy_slots(nullptr, 0, nullptr, 0, 128, {}, stores_);
   backend_->zero_rows(format, {}, 0, 0);
   backend_->copy_bytes(nullptr, nullptr, 0);
   backend_->sum(SumJob{});
@@ -430,6 +434,7 @@ TEST_P(BackendContract, SumsInTheGivenOrderWithOneRounding) {
           // The widest rows are enough to go past the caches.
           const std::int32_t num = hidden == 2880 && num_biases == 1 ? 200 : 12;
           Sums sums(dtype, hidden, num, is_weighted, num_biases, random_);
+          sums.job().stores = stores_;
           backend_->sum(sums.job());
           for (std::int32_t o = 0; o < num; ++o) {
             const std::byte* const row = sums.output().begin() + static_cast<std::size_t>(o) * sums.row_bytes();
@@ -451,6 +456,7 @@ TEST_P(BackendContract, SumsIntoTheRowsOfAListWhenOneIsGiven) {
   for (std::size_t o = 0; o < 6; ++o) rows.push_back(sums.output().begin() + (5 - o) * sums.row_bytes());
   sums.job().output_row = rows.data();
   sums.job().output = nullptr;
+  sums.job().stores = stores_;
   backend_->sum(sums.job());
   for (std::int32_t o = 0; o < 6; ++o) {
     for (int c = 0; c < 300; ++c) ASSERT_EQ(sums.seen(rows[static_cast<std::size_t>(o)], c), sums.expected(o, c));
@@ -489,7 +495,12 @@ TEST_P(BackendContract, GivesPlusZeroWithoutTermsAndForMinusZeroAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Backends,
                          BackendContract,
-                         testing::Values(cpu<SimdLevel::scalar>(), cpu<SimdLevel::avx2>(), cpu<SimdLevel::avx512>()),
+                         testing::Values(cpu<SimdLevel::scalar, Stores::cached>(),
+                                         cpu<SimdLevel::scalar, Stores::streamed>(),
+                                         cpu<SimdLevel::avx2, Stores::cached>(),
+                                         cpu<SimdLevel::avx2, Stores::streamed>(),
+                                         cpu<SimdLevel::avx512, Stores::cached>(),
+                                         cpu<SimdLevel::avx512, Stores::streamed>()),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

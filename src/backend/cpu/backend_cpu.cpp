@@ -40,13 +40,19 @@ class CpuBackend final : public Backend {
 
   std::string_view level() const noexcept override { return to_string(level_); }
 
+  Stores stores_for(std::size_t call_bytes) const noexcept override {
+    return is_worth_streaming(kernels_, call_bytes) ? Stores::streamed : Stores::cached;
+  }
+
   void pack(const model::DispatchRowFormat& format,
             const ConstRowArrays& source,
             std::byte* slots,
-            std::span<const RowMove> moves) noexcept override {
+            std::span<const RowMove> moves,
+            Stores stores) noexcept override {
     move_rows(
         format,
         moves,
+        stores,
         format.cast != Cast::none,
         [&](std::int32_t r) { return parts_of_row(format, source, r); },
         [&](std::int32_t i) { return parts_of_slot(format, slots, i); });
@@ -55,10 +61,12 @@ class CpuBackend final : public Backend {
   void unpack(const model::DispatchRowFormat& format,
               const std::byte* slots,
               const RowArrays& sink,
-              std::span<const RowMove> moves) noexcept override {
+              std::span<const RowMove> moves,
+              Stores stores) noexcept override {
     move_rows(
         format,
         moves,
+        stores,
         false,
         [&](std::int32_t i) { return parts_of_slot(format, slots, i); },
         [&](std::int32_t r) { return parts_of_row(format, sink, r); });
@@ -67,10 +75,12 @@ class CpuBackend final : public Backend {
   void place(const model::DispatchRowFormat& format,
              const ConstRowArrays& source,
              const RowArrays& sink,
-             std::span<const RowMove> moves) noexcept override {
+             std::span<const RowMove> moves,
+             Stores stores) noexcept override {
     move_rows(
         format,
         moves,
+        stores,
         format.cast != Cast::none,
         [&](std::int32_t r) { return parts_of_row(format, source, r); },
         [&](std::int32_t r) { return parts_of_row(format, sink, r); });
@@ -79,10 +89,12 @@ class CpuBackend final : public Backend {
   void copy_rows(const model::DispatchRowFormat& format,
                  const ConstRowArrays& source,
                  const RowArrays& sink,
-                 std::span<const RowMove> moves) noexcept override {
+                 std::span<const RowMove> moves,
+                 Stores stores) noexcept override {
     move_rows(
         format,
         moves,
+        stores,
         false,
         [&](std::int32_t r) { return parts_of_row(format, source, r); },
         [&](std::int32_t r) { return parts_of_row(format, sink, r); });
@@ -93,8 +105,9 @@ class CpuBackend final : public Backend {
                   std::byte* sink,
                   std::int64_t sink_stride_bytes,
                   std::size_t content_bytes,
-                  std::span<const RowMove> moves) noexcept override {
-    const bool is_streamed = is_worth_streaming(kernels_, moves.size() * content_bytes);
+                  std::span<const RowMove> moves,
+                  Stores stores) noexcept override {
+    const bool is_streamed = can_stream(stores);
     for (std::size_t m = 0; m < moves.size(); ++m) {
       const auto source_of = [&](std::size_t i) { return source + moves[i].src * source_stride_bytes; };
       std::byte* const to = sink + moves[m].dst * sink_stride_bytes;
@@ -115,9 +128,7 @@ class CpuBackend final : public Backend {
   }
 
   void copy_bytes(std::byte* sink, const std::byte* source, std::size_t size_bytes) noexcept override {
-    if (!is_worth_streaming(kernels_, size_bytes)) return copy_cached(sink, source, size_bytes);
-    copy_streamed(kernels_, sink, source, size_bytes, source + size_bytes);
-    fence_streams();
+    copy_cached(sink, source, size_bytes);
   }
 
   void sum(const SumJob& job) noexcept override {
@@ -130,10 +141,11 @@ class CpuBackend final : public Backend {
   template <class SourceParts, class SinkParts>
   void move_rows(const model::DispatchRowFormat& format,
                  std::span<const RowMove> moves,
+                 Stores stores,
                  bool is_cast,
                  SourceParts source_parts,
                  SinkParts sink_parts) const noexcept {
-    const BatchWay way{kernels_, is_worth_streaming(kernels_, moves.size() * format.payload_bytes)};
+    const BatchWay way{kernels_, can_stream(stores)};
     const auto move_one = is_cast ? cast_row : copy_row;
     const DefaultFloatMode mode;
     for (std::size_t m = 0; m < moves.size(); ++m) {
@@ -141,6 +153,11 @@ class CpuBackend final : public Backend {
       move_one(way, format, source_parts(moves[m].src), sink_parts(moves[m].dst), next);
     }
     if (way.is_streamed) fence_streams();
+  }
+
+  /// The scalar level has no kernel that streams.
+  [[nodiscard]] bool can_stream(Stores stores) const noexcept {
+    return kCanStream && stores == Stores::streamed && kernels_.copy_lines != nullptr;
   }
 
   /// Returns the move after `m`, the last one for itself.

@@ -34,8 +34,7 @@ void read_terms_soon(const SumJob& job, std::int64_t o) noexcept {
 
 void sum_rows(const Kernels& kernels, const SumJob& job) noexcept {
   const SumColumns kernel = kernel_of(kernels, job.dtype);
-  const std::size_t output_bytes = base::idx(job.num_outputs) * base::idx(job.hidden) * size_of(job.dtype);
-  const bool can_stream = kernel != nullptr && is_worth_streaming(kernels, output_bytes);
+  const bool can_stream = kCanStream && kernel != nullptr && job.stores == Stores::streamed;
   for (std::int64_t o = 0; o < job.num_outputs; ++o) {
     SumRow row = row_of(job, o);
     if (o + 1 < job.num_outputs) read_terms_soon(job, o + 1);
