@@ -63,8 +63,8 @@ Board<T>& board() {
 
 /// Returns what only this process can say of itself (a forked child has another id).
 std::string process_identity() {
-  static const std::string name = random_name(16);
-  return fmt::format("{}-{}", ::getpid(), name);
+  static const std::string kName = random_name(16);
+  return fmt::format("{}-{}", ::getpid(), kName);
 }
 
 std::shared_ptr<Mapping> allocate(std::size_t size_bytes) {
