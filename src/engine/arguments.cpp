@@ -167,8 +167,8 @@ Check check_outputs(const model::Shape& shape, int rank, const DispatchInput& in
   }
   for (std::size_t s = 0; s < kMaxSideTensors; ++s) {
     if (config.side_bytes[s] == 0) continue;
-    if (auto bad = check_tensor(expected("output.side", DType::u8, config.side_bytes[s], 1), output.side[s]))
-      return bad;
+    const std::string name = fmt::format("output.side[{}]", s);
+    if (auto bad = check_tensor(expected(name, DType::u8, config.side_bytes[s], 1), output.side[s])) return bad;
   }
   return std::nullopt;
 }
@@ -183,7 +183,10 @@ Check check_dispatch_input(const model::Shape& shape, int rank, const DispatchIn
           check_tensor({"dispatch", "tokens", config.dtype, 2, {num_tokens, config.hidden, -1}, false}, input.tokens)) {
     return bad;
   }
-  const DType id_dtype = input.topk_idx.dtype == DType::i64 ? DType::i64 : DType::i32;
+  const DType id_dtype = input.topk_idx.dtype;
+  if (input.topk_idx.is_given() && id_dtype != DType::i32 && id_dtype != DType::i64) {
+    return refuse("dispatch: topk_idx is {}; i32 or i64 is needed", to_string(id_dtype));
+  }
   if (auto bad = check_tensor(
           {"dispatch", "topk_idx", id_dtype, 2, {num_tokens, config.num_topk, -1}, true, size_of(id_dtype)},
           input.topk_idx)) {
@@ -237,11 +240,12 @@ Check check_weighting(const model::Shape& shape, std::int64_t num_tokens, const 
 Check check_bias(const model::Shape& shape, std::int64_t num_tokens, const CombineInput& input) {
   if (input.bias[1].is_given() && !input.bias[0].is_given())
     return refuse("combine: bias[1] is given and bias[0] is not");
-  for (const ConstTensorView& bias : input.bias) {
-    if (!bias.is_given()) continue;
-    const Expected want{
-        "combine", "bias", shape.combine_row.dtype, 2, {num_tokens, shape.combine_row.hidden, -1}, false};
-    if (auto bad = check_tensor(want, bias)) return bad;
+  for (std::size_t b = 0; b < input.bias.size(); ++b) {
+    if (!input.bias[b].is_given()) continue;
+    const std::string name = fmt::format("bias[{}]", b);
+    const std::int64_t hidden = shape.combine_row.hidden;
+    const Expected want{"combine", name, shape.combine_row.dtype, 2, {num_tokens, hidden, -1}, false};
+    if (auto bad = check_tensor(want, input.bias[b])) return bad;
   }
   return std::nullopt;
 }
