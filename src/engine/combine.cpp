@@ -17,11 +17,11 @@ struct ExchangeCore::CombineState {
   const CombineInput& input;
   const HandleSlot& handle;
   CallPart part;
-  model::RowsView rows;
-  model::LaneView lane;
+  model::RowsView rows{};
+  model::LaneView lane{};
   std::byte* output = nullptr;
   std::int64_t output_stride = 0;
-  TensorView tensor;               ///< of the result
+  TensorView tensor{};             ///< of the result
   bool have_weights_come = false;  ///< with the combine, from the homes to the owners
   const Call* call = nullptr;
   std::int64_t num_incomplete = 0;
