@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <thread>
@@ -15,10 +16,11 @@ namespace {
 constexpr std::string_view kDelay = "delay:";
 constexpr std::chrono::microseconds kMaxDelay{300};
 constexpr std::chrono::milliseconds kMutantDelay{2};
+constexpr int kMaxMutantDelays = 4;
 
 }  // namespace
 
-Faults::Faults(const std::string& spec, int rank) : is_any_(true) {
+Faults::Faults(const std::string& spec, int rank) : is_any_(true), rank_(rank) {
   if (spec == "stale-epoch") {
     is_epoch_stale_ = true;
     return;
@@ -50,8 +52,8 @@ void Faults::at(Step step) noexcept {
     mixed ^= mixed >> 27;
     std::this_thread::sleep_for(std::chrono::microseconds(mixed % static_cast<std::uint64_t>(kMaxDelay.count())));
   } else if ((is_epoch_stale_ && step == Step::arrived) || (is_fence_skipped_ && step == Step::finished)) {
-    // A planted bug is only seen if the rows come late.
-    std::this_thread::sleep_for(kMutantDelay);
+    // A planted bug is only seen if the rows come late to a rank that is not late itself.
+    std::this_thread::sleep_for(kMutantDelay * std::min(rank_, kMaxMutantDelays));
   }
 }
 

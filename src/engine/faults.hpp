@@ -33,6 +33,7 @@ class Faults {
 
  private:
   bool is_any_ = false;
+  int rank_ = 0;
   bool is_epoch_stale_ = false;
   bool is_fence_skipped_ = false;
   bool has_delays_ = false;
