@@ -108,6 +108,8 @@ void GroupCore::look_for_trouble(
   look_for_aborts();
   const transport::PeerStatus status = transport_->peer_status(peer);
   if (status.state != transport::PeerState::alive && !is_there(call, peer, what, count)) {
+    // A peer that gave up says why before it leaves: its cause counts, not its leaving.
+    look_for_aborts();
     const std::string_view how = status.state == transport::PeerState::closed ? "left the group" : "died";
     poison(ErrorCode::peer_lost,
            peer,
