@@ -1,0 +1,89 @@
+// Exchange case: a configuration and what all ranks feed into it, random or chosen, and what the oracle says comes out.
+// Room: tests · host.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "moebus/config.hpp"
+#include "oracle/combine.hpp"
+#include "oracle/dispatch.hpp"
+
+namespace moebus::tests {
+
+/// How a case's tokens choose experts.
+enum class Gate : std::uint8_t { uniform, skewed, single, masked, repeated };
+
+/// Everything about an exchange except its bytes, which follow from the seed.
+struct ExchangeCase {
+  std::uint64_t seed = 1;
+  int num_ranks = 2;
+  int num_calls = 1;
+  bool as_processes = false;
+  ExchangeConfig config;
+  Gate gate = Gate::uniform;
+  /// Replaces the gate: the expert of (rank, token, choice), -1 = none.
+  std::function<std::int64_t(int, std::int64_t, int)> choose;
+  std::vector<std::int64_t> num_tokens;  ///< per rank; empty = random, 0 included
+  bool has_weights = true;
+  Weighting weighting = Weighting::none;
+  int num_bias = 0;
+  bool has_short_ids = false;  ///< ids as i32 instead of i64
+  bool has_row_gaps = false;   ///< token rows with a stride
+  bool has_output = false;     ///< results go to tensors of the caller
+};
+
+/// The three ways rows can travel.
+enum class Route : std::uint8_t { latency, direct, staged };
+
+inline constexpr Route kRoutes[] = {Route::latency, Route::direct, Route::staged};
+inline constexpr Layout kLayouts[] = {Layout::rank_major, Layout::expert_major, Layout::expert_padded};
+
+/// Sets path and delivery; staged: with so little memory that several rounds are needed.
+void set_route(ExchangeConfig& config, Route route, int num_ranks);
+
+/// Makes a small configuration that is valid everywhere: bf16, 16 experts, top-4, hidden 64, up to 16 tokens.
+[[nodiscard]] ExchangeConfig small_config(Route route = Route::latency, int num_ranks = 2);
+
+/// Makes a random case that travels by `route`; the same arguments make the same case.
+[[nodiscard]] ExchangeCase random_case(std::uint64_t seed, int num_ranks, Route route);
+
+/// Says in one line what the case is, seed included.
+[[nodiscard]] std::string describe(const ExchangeCase& one);
+
+/// One dispatch: what every rank gives, and what every rank must get.
+struct DispatchTruth {
+  std::uint64_t seed = 0;
+  oracle::SharedInputs inputs;
+  std::vector<oracle::DispatchExpectation> expected;  // [ranks]
+};
+
+/// One combine on such a dispatch. What owners answer follows from the seed and the place of the row.
+struct CombineTruth {
+  std::uint64_t seed = 0;
+  Weighting weighting = Weighting::none;
+  std::vector<oracle::HomeInput> homes;              // [ranks]
+  std::vector<oracle::CombineExpectation> expected;  // [ranks]
+};
+
+[[nodiscard]] DispatchTruth make_dispatch_truth(const ExchangeCase& one, int call);
+[[nodiscard]] CombineTruth make_combine_truth(const ExchangeCase& one, const DispatchTruth& dispatched, int call);
+
+/// Makes what `owner` hands to combine for the row at `position` of its result.
+void fill_answer(
+    const ExchangeConfig& config, std::uint64_t seed, int owner, std::int64_t position, std::span<std::byte> row);
+
+/// The same for the lane.
+[[nodiscard]] float answer_lane(int owner, std::int64_t position, int choice);
+
+/// How many times fewer random cases a build with sanitizers runs.
+#ifdef MOEBUS_TEST_SLOWDOWN
+inline constexpr int kSlowdown = MOEBUS_TEST_SLOWDOWN;
+#else
+inline constexpr int kSlowdown = 1;
+#endif
+
+}  // namespace moebus::tests
