@@ -1,0 +1,135 @@
+// Nothing is left behind by a group: no descriptor, thread, mapping or name; not even when a peer died.
+
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "tests/fault/victim.hpp"
+#include "tests/support/process_state.hpp"
+
+namespace moebus::tests {
+namespace {
+
+void go_round(const std::string& uri, int rank, const Round& round, bool has_close) {
+  Group group = Group::join(uri, rank, round.one.num_ranks, quiet_options());
+  ExchangeRun run(group, round.one);
+  for (int call = 0; call < 3; ++call) run.exchange_once(round.sent, round.back);
+  if (has_close) group.close();
+}
+
+std::vector<std::string> some_uris(bool as_processes, int num) {
+  std::vector<std::string> uris;
+  for (int i = 0; i < num; ++i) uris.push_back(unique_uri(as_processes));
+  return uris;
+}
+
+class Leak : public ::testing::TestWithParam<Route> {};
+
+TEST_P(Leak, IsNotLeftByGroupsOfProcesses) {
+  const Round round(3, GetParam());
+  const auto uris = some_uris(true, 5);
+  expect_ok(run_as_processes(3, [&](int rank) {
+    go_round(uris[0], rank, round, true);  // what is made once per process
+    const ProcessState before = process_state();
+    for (std::size_t i = 1; i < uris.size(); ++i) go_round(uris[i], rank, round, i % 2 == 0);
+    const ProcessState after = process_state();
+    EXPECT_EQ(after.descriptors, before.descriptors) << after.text();
+    EXPECT_EQ(after.threads, before.threads) << after.text();
+    EXPECT_EQ(after.shared_mappings, 0) << after.text();
+    EXPECT_EQ(before.shared_mappings, 0) << before.text();
+  }));
+}
+
+TEST_P(Leak, IsNotLeftByGroupsOfThreads) {
+  const Round round(3, GetParam());
+  const auto go = [&](const std::string& uri) {
+    expect_ok(run_as_threads(3, [&](int rank) { go_round(uri, rank, round, true); }));
+  };
+  go(unique_uri(false));
+  const ProcessState before = process_state();
+  for (int i = 0; i < 4; ++i) go(unique_uri(false));
+  const ProcessState after = process_state();
+  EXPECT_EQ(after.descriptors, before.descriptors) << after.text();
+  EXPECT_EQ(after.threads, before.threads) << after.text();
+}
+
+TEST_P(Leak, IsNotLeftWhenAPeerWasKilled) {
+  const Round round(3, GetParam());
+  const auto uris = some_uris(true, 2);
+  const auto names = process_state().named_things;
+  EXPECT_TRUE(all_but_victim_ok(run_as_processes(3,
+                                                 [&](int rank) {
+                                                   go_round(uris[0], rank, round, true);
+                                                   const ProcessState before = process_state();
+                                                   {
+                                                     Group group = Group::join(uris[1], rank, 3, quiet_options());
+                                                     ExchangeRun run(group, round.one);
+                                                     run.exchange_once(round.sent, round.back);
+                                                     const ProcessState during = process_state();
+                                                     EXPECT_EQ(during.shared_mappings, 6) << during.text();
+                                                     if (rank == 1) ::raise(SIGKILL);
+                                                     EXPECT_EQ(exchange_until_error(run, round).origin_rank(), 1);
+                                                     group.close();
+                                                     // Closed: everything of the system is back, though group and
+                                                     // exchange are still here.
+                                                     const ProcessState after = process_state();
+                                                     EXPECT_EQ(after.descriptors, before.descriptors) << after.text();
+                                                     EXPECT_EQ(after.threads, before.threads) << after.text();
+                                                     EXPECT_EQ(after.shared_mappings, 0) << after.text();
+                                                   }
+                                                 }),
+                                1,
+                                SIGKILL));
+  EXPECT_EQ(process_state().named_things, names);
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Leak, ::testing::ValuesIn(kRoutes), name_of_route_case);
+
+TEST(AFailedJoin, LeavesNothingBehind) {
+  const auto uris = some_uris(true, 3);
+  const auto names = process_state().named_things;
+  expect_ok(run_as_processes(2, [&](int rank) {
+    GroupOptions options = quiet_options();
+    options.join_limit = milliseconds(300);
+    const auto fail = [&](const std::string& uri) { EXPECT_THROW(Group::join(uri, rank, 3, options), Error); };
+    fail(uris[0]);
+    const ProcessState before = process_state();
+    fail(uris[1]);
+    fail(uris[2]);
+    const ProcessState after = process_state();
+    EXPECT_EQ(after.descriptors, before.descriptors) << after.text();
+    EXPECT_EQ(after.threads, before.threads) << after.text();
+    EXPECT_EQ(after.shared_mappings, 0) << after.text();
+  }));
+  EXPECT_EQ(process_state().named_things, names);
+}
+
+TEST(AFailedPrepare, LeavesNothingBehind) {
+  expect_ok(run_group(2, true, [](Group& group) {
+    const auto fail = [&] {
+      ExchangeConfig config = small_config();
+      config.hidden += group.rank();
+      Exchange exchange(group, config);
+      EXPECT_THROW(exchange.prepare(), Error);
+    };
+    fail();
+    const ProcessState before = process_state();
+    for (int i = 0; i < 5; ++i) fail();
+    EXPECT_EQ(process_state(), before) << process_state().text();
+  }));
+}
+
+TEST(TheFileOfARendezvous, IsGoneOnceAllAreThere) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("rendezvous-" + std::to_string(::getpid()))).string();
+  expect_ok(run_as_processes(3, [&](int rank) {
+    Group group = Group::join("file://" + path, rank, 3, quiet_options());
+    group.barrier();
+    EXPECT_FALSE(std::filesystem::exists(path));
+  }));
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+}  // namespace
+}  // namespace moebus::tests
