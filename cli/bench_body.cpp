@@ -134,29 +134,33 @@ class Body {
     stats_ = bench_.exchange().stats();
   }
 
+  // Passes of both calls take turns where the bench does so: each finds in the caches what the other left there.
   void measure_floors() {
-    const std::function<void()> barrier = [this] { gather_.barrier(); };
     for (std::size_t c = 0; c < copiers().size(); ++c) {
-      floor_passes(floor_.dispatch(), copiers()[c], barrier, dispatch_floor_[c]);
-      if (has_combine()) floor_passes(floor_.combine(), copiers()[c], barrier, combine_floor_[c]);
+      progress_.show("copies for the floor", static_cast<int>(c), static_cast<int>(copiers().size()));
+      // Waiting for one another is no part of a floor, but of the time that measuring it may take.
+      const auto start = std::chrono::steady_clock::now();
+      for (int set = 0; set < setup_.num_sets; ++set)
+        floor_pass(set, copiers()[c], nullptr);  // touches everything once
+      const std::chrono::duration<double> once = std::chrono::steady_clock::now() - start;
+      std::vector<double> wanted{kFloorShare * setup_.options.time_s * setup_.num_sets / std::max(once.count(), 1e-6)};
+      gather_.maximum(wanted);
+      const int passes = static_cast<int>(std::clamp(wanted[0], kMinIterations, 2000.0));
+      for (int i = 0; i < passes; ++i) floor_pass(i % setup_.num_sets, copiers()[c], &c);
     }
   }
 
-  void floor_passes(const std::vector<CopyPlan>& plans,
-                    const Copier& copier,
-                    const std::function<void()>& barrier,
-                    std::vector<double>& samples) {
-    progress_.show("copies for the floor", 0, 1);
-    // Waiting for one another is no part of a floor, but of the time that measuring it may take.
-    const auto start = std::chrono::steady_clock::now();
-    for (const CopyPlan& plan : plans) floor_.pass_us(plan, copier, barrier);  // touches everything once
-    const std::chrono::duration<double> once = std::chrono::steady_clock::now() - start;
-    std::vector<double> wanted{kFloorShare * setup_.options.time_s * static_cast<double>(plans.size()) /
-                               std::max(once.count(), 1e-6)};
-    gather_.maximum(wanted);
-    const auto passes = static_cast<std::size_t>(std::clamp(wanted[0], kMinIterations, 2000.0));
-    for (std::size_t i = 0; i < passes; ++i)
-      samples.push_back(floor_.pass_us(plans[i % plans.size()], copier, barrier));
+  // `sample`: the copier's index, or null for a pass that does not count.
+  void floor_pass(int set, const Copier& copier, const std::size_t* sample) {
+    const std::function<void()> barrier = [this] { gather_.barrier(); };
+    const auto index = static_cast<std::size_t>(set);
+    if (setup_.options.kind != BenchKind::combine) {
+      const double time = floor_.pass_us(floor_.dispatch()[index], copier, barrier);
+      if (sample != nullptr) dispatch_floor_[*sample].push_back(time);
+    }
+    if (!has_combine()) return;
+    const double time = floor_.pass_us(floor_.combine()[index], copier, barrier);
+    if (sample != nullptr) combine_floor_[*sample].push_back(time);
   }
 
   FloorTimes floor_of(std::array<std::vector<double>, 3>& samples, const std::vector<CopyPlan>& plans) {

@@ -126,8 +126,9 @@ std::size_t floor_window_bytes(const BenchSetup& setup) {
 }
 
 FloorWindows::FloorWindows(const BenchSetup& setup, bool is_private)
-    : rank_bytes_(floor_window_bytes(setup)),
-      pages_(rank_bytes_ * static_cast<std::size_t>(setup.num_ranks), !is_private) {}
+    : num_turns_(setup.config.path == Path::latency ? 2 : 1),
+      rank_bytes_(floor_window_bytes(setup)),
+      pages_(num_turns_ * rank_bytes_ * static_cast<std::size_t>(setup.num_ranks), !is_private) {}
 
 Floor::Floor(const BenchSetup& setup, int rank, const FloorWindows& windows, const std::vector<RowCounts>& counts) {
   const auto sets = static_cast<std::size_t>(setup.num_sets);
@@ -136,10 +137,12 @@ Floor::Floor(const BenchSetup& setup, int rank, const FloorWindows& windows, con
   const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(most_result_rows(counts), setup.options.tokens));
   source_ = Pages(sets * static_cast<std::size_t>(setup.options.tokens) * travel, false);
   answers_ = Pages(setup.options.kind == BenchKind::dispatch ? 0 : sets * rows * answer, false);
-  result_ = Pages(rows * std::max(travel, answer), false);
+  result_ = Pages(rows * travel, false);
+  output_ = Pages(static_cast<std::size_t>(setup.options.tokens) * answer, false);
   touch(source_);
   touch(answers_);
   touch(result_);
+  touch(output_);
   dispatch_.resize(sets);
   combine_.resize(sets);
   plan_dispatch(setup, rank, windows, counts);
@@ -164,11 +167,11 @@ void Floor::plan_dispatch(const BenchSetup& setup,
       // Each rank begins with its next neighbour, so that not all write to one.
       const int peer = (rank + step) % setup.num_ranks;
       const std::int64_t out_rows = counts[set].sent[static_cast<std::size_t>(peer)];
-      add(plan.push, windows.of(peer) + source_offset(setup, rank, stride), source, bytes, out_rows);
+      add(plan.push, windows.of(peer, set) + source_offset(setup, rank, stride), source, bytes, out_rows);
       const std::int64_t in_rows = counts[set].received[static_cast<std::size_t>(peer)];
       left -= in_rows;
       if (is_direct) continue;
-      add(plan.home, out, windows.of(rank) + source_offset(setup, peer, stride), bytes, in_rows);
+      add(plan.home, out, windows.of(rank, set) + source_offset(setup, peer, stride), bytes, in_rows);
       out += static_cast<std::size_t>(in_rows) * stride;
     }
     // Own rows, and in expert layouts the further copies of a row: one for each expert beyond the first.
@@ -198,7 +201,7 @@ void Floor::plan_combine(const BenchSetup& setup,
       const int peer = (rank + step) % setup.num_ranks;
       const std::int64_t rows = counts[set].received[static_cast<std::size_t>(peer)];
       const std::byte* const from = answers + static_cast<std::size_t>(pushed) * stride;
-      add(plan.push, windows.of(peer) + source_offset(setup, rank, stride), from, bytes, rows);
+      add(plan.push, windows.of(peer, set) + source_offset(setup, rank, stride), from, bytes, rows);
       pushed += rows;
     }
     // What is not pushed is read where it lies: own tokens' rows, and in expert layouts further rows of a token.
@@ -207,17 +210,17 @@ void Floor::plan_combine(const BenchSetup& setup,
     for (int step = 1; step < setup.num_ranks; ++step) {
       const int peer = (rank + step) % setup.num_ranks;
       const std::int64_t rows = counts[set].sent[static_cast<std::size_t>(peer)];
-      const std::byte* const window = windows.of(rank) + source_offset(setup, peer, stride);
+      const std::byte* const window = windows.of(rank, set) + source_offset(setup, peer, stride);
       // One arrived row per output is copied, which writes the output; the others are read.
       const std::int64_t copied = std::min<std::int64_t>(rows, setup.options.tokens - home_rows);
-      add(plan.home, result_.data() + static_cast<std::size_t>(home_rows) * stride, window, bytes, copied);
+      add(plan.home, output_.data() + static_cast<std::size_t>(home_rows) * stride, window, bytes, copied);
       add(plan.home, nullptr, window + static_cast<std::size_t>(copied) * stride, bytes, rows - copied);
       home_rows += copied;
     }
     // Outputs that no arrived row fills are written from own rows.
     const std::int64_t unfilled =
         std::min<std::int64_t>(setup.options.tokens - home_rows, static_cast<std::int64_t>(rows_of_set));
-    add(plan.home, result_.data() + static_cast<std::size_t>(home_rows) * stride, answers, bytes, unfilled);
+    add(plan.home, output_.data() + static_cast<std::size_t>(home_rows) * stride, answers, bytes, unfilled);
   }
 }
 

@@ -21,17 +21,19 @@ class FloorWindows {
   /// into its own.
   FloorWindows(const BenchSetup& setup, bool is_private);
 
-  /// Returns the window of `rank`, or this process's own stand-in for it.
-  [[nodiscard]] std::byte* of(int rank) const noexcept {
-    return pages_.data() + static_cast<std::size_t>(rank) * rank_bytes_;
+  /// Returns the window of `rank` for a call on that input set, or this process's own stand-in for it. On the latency
+  /// path calls take turns in two of them, as the library's do: what is read and written is spread over as much memory.
+  [[nodiscard]] std::byte* of(int rank, std::size_t set) const noexcept {
+    return pages_.data() + (static_cast<std::size_t>(rank) * num_turns_ + set % num_turns_) * rank_bytes_;
   }
 
  private:
+  std::size_t num_turns_;
   std::size_t rank_bytes_;
   Pages pages_;
 };
 
-/// Bytes of a window that the floor of `setup` uses, per rank.
+/// Bytes of a window that one call of the floor of `setup` uses, per rank.
 std::size_t floor_window_bytes(const BenchSetup& setup);
 
 /// One batch of rows to copy, or only to read (dst null).
@@ -90,7 +92,8 @@ class Floor {
 
   Pages source_;   // [sets, tokens] rows as they travel
   Pages answers_;  // [sets, result rows] rows for combine
-  Pages result_;
+  Pages result_;   // of dispatch
+  Pages output_;   // of combine
   std::vector<CopyPlan> dispatch_;
   std::vector<CopyPlan> combine_;
   std::uint64_t read_sum_ = 0;
