@@ -1,5 +1,6 @@
 #include "backend/cpu/backend_cpu.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "backend/cpu/copy.hpp"
@@ -108,14 +109,20 @@ class CpuBackend final : public Backend {
                   std::span<const RowMove> moves,
                   Stores stores) noexcept override {
     const bool is_streamed = can_stream(stores);
-    for (std::size_t m = 0; m < moves.size(); ++m) {
-      const auto source_of = [&](std::size_t i) { return source + moves[i].src * source_stride_bytes; };
+    const auto content = static_cast<std::int64_t>(content_bytes);
+    const bool is_dense = source_stride_bytes == content && sink_stride_bytes == content;
+    for (std::size_t m = 0; m < moves.size();) {
+      // Neighbours without gaps are one long copy.
+      const std::size_t num = is_dense ? run_of_neighbours(moves.subspan(m)) : 1;
+      const std::size_t next = std::min(m + num, moves.size() - 1);
+      const std::byte* const from = source + moves[m].src * source_stride_bytes;
       std::byte* const to = sink + moves[m].dst * sink_stride_bytes;
       if (is_streamed) {
-        copy_streamed(kernels_, to, source_of(m), content_bytes, source_of(following(moves, m)));
+        copy_streamed(kernels_, to, from, num * content_bytes, source + moves[next].src * source_stride_bytes);
       } else {
-        copy_cached(to, source_of(m), content_bytes);
+        copy_cached(to, from, num * content_bytes);
       }
+      m += num;
     }
     if (is_streamed) fence_streams();
   }
@@ -158,6 +165,15 @@ class CpuBackend final : public Backend {
   /// The scalar level has no kernel that streams.
   [[nodiscard]] bool can_stream(Stores stores) const noexcept {
     return kCanStream && stores == Stores::streamed && kernels_.copy_lines != nullptr;
+  }
+
+  /// Returns how many moves from the first on go from neighbour to neighbour.
+  static std::size_t run_of_neighbours(std::span<const RowMove> moves) noexcept {
+    std::size_t num = 1;
+    while (num < moves.size() && moves[num].src == moves[num - 1].src + 1 && moves[num].dst == moves[num - 1].dst + 1) {
+      ++num;
+    }
+    return num;
   }
 
   /// Returns the move after `m`, the last one for itself.
