@@ -132,8 +132,7 @@ void ExchangeCore::publish_weights(const Call& call, CombineState& state) {
   group_->at(Step::tables_written);
 }
 
-// Latency path
-// --------------------------------------------------------------------------------------------------------------------
+// --- Latency path ---
 
 void ExchangeCore::combine_latency(const Call& call, CombineState& state) {
   const model::ReceivePlan& receive = state.handle.receive;
@@ -160,8 +159,7 @@ void ExchangeCore::combine_latency(const Call& call, CombineState& state) {
   sum_at_home(state, 0, state.handle.send.num_tokens, slots_at(rank()));
 }
 
-// Throughput path
-// -----------------------------------------------------------------------------------------------------------------
+// --- Throughput path ---
 
 void ExchangeCore::combine_throughput(const Call& call, CombineState& state) {
   wait_for_arrivals(call, state.part, nullptr);
@@ -220,8 +218,7 @@ void ExchangeCore::sum_round(const Call& call, CombineState& state, std::int64_t
   for_each_peer(rank(), shape_.num_ranks, [&](int owner) { group_->signal_taken(call, owner, count); });
 }
 
-// Rows
-// ----------------------------------------------------------------------------------------------------------------------------
+// --- Rows ---
 
 void ExchangeCore::push_rows(CombineState& state, int home, model::RowRange rows, const model::HomeSlots& slots) {
   if (home == rank() && moves_rows(shape_)) return;

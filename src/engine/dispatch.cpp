@@ -178,8 +178,7 @@ void ExchangeCore::plan_from_tables(const Call& call, DispatchState& state) {
                       state.handle.receive);
 }
 
-// Latency path
-// --------------------------------------------------------------------------------------------------------------------
+// --- Latency path ---
 
 std::byte* ExchangeCore::latency_slots(const Call& call, int at_rank, int of_rank) const noexcept {
   return parity(call, at_rank) + layout_.slots_offset +
@@ -187,11 +186,35 @@ std::byte* ExchangeCore::latency_slots(const Call& call, int at_rank, int of_ran
 }
 
 void ExchangeCore::dispatch_latency(const Call& call, DispatchState& state) {
-  send_latency_rows(call, state);
-  wait_for_arrivals(call, state.part, nullptr);
-  plan_from_tables(call, state);
+  const model::SendPlan& send = state.handle.send;
   const model::ReceivePlan& receive = state.handle.receive;
-  place_own_rows(state, latency_slots(call, rank(), rank()));
+  if (group_->faults().is_fence_skipped()) {
+    finish(call);
+    group_->at(Step::finished);
+  }
+  // Rows leave before anyone's routing is known. As soon as it is, the own rows of a block are placed while the block
+  // is in the caches; those of the blocks before wait until the end.
+  std::array<std::size_t, kMaxRanks> next{};
+  bool is_planned = false;
+  std::int64_t first_placed = send.num_tokens;
+  for (std::int64_t first = 0; first < send.num_tokens; first += kSendBlock) {
+    const std::int64_t last = std::min<std::int64_t>(first + kSendBlock, send.num_tokens);
+    send_latency_block(call, state, first, last, next);
+    if (!is_planned && has_everybody_arrived(call)) {
+      plan_from_tables(call, state);
+      is_planned = true;
+      first_placed = first;
+    }
+    if (is_planned) place_own_rows(state, model::rows_of_tokens(receive, rank(), first, last), own_slots(call));
+  }
+  group_->at(Step::rows_written);
+  finish(call);
+  group_->at(Step::finished);
+  if (!is_planned) {
+    wait_for_arrivals(call, state.part, nullptr);
+    plan_from_tables(call, state);
+  }
+  place_own_rows(state, model::rows_of_tokens(receive, rank(), 0, first_placed), own_slots(call));
   for_each_peer(rank(), shape_.num_ranks, [&](int src) {
     wait_for(call, src, Awaited::finished, 0, state.part);
     const std::size_t num = model::list_moves(shape_,
@@ -205,57 +228,66 @@ void ExchangeCore::dispatch_latency(const Call& call, DispatchState& state) {
   });
 }
 
-void ExchangeCore::send_latency_rows(const Call& call, DispatchState& state) {
+bool ExchangeCore::has_everybody_arrived(const Call& call) {
+  for (int peer = 0; peer < shape_.num_ranks; ++peer) {
+    if (peer != rank() && !group_->is_there(call, peer, Awaited::arrived)) return false;
+  }
+  for (int peer = 0; peer < shape_.num_ranks; ++peer) {
+    // A refusal is for wait_for_arrivals to deal with.
+    if (peer != rank() && group_->read_header(call, peer)) return false;
+  }
+  return true;
+}
+
+void ExchangeCore::send_latency_block(const Call& call,
+                                      DispatchState& state,
+                                      std::int64_t first,
+                                      std::int64_t last,
+                                      std::array<std::size_t, kMaxRanks>& next) {
   const model::SendPlan& send = state.handle.send;
   const bool has_cast = shape_.config.cast != Cast::none;
-  std::byte* own_slots = latency_slots(call, rank(), rank());
   if (has_cast) {
     // Cast once, into the own window; copies go out from there.
     std::size_t num = 0;
-    for (std::int32_t token = 0; token < send.num_tokens; ++token) {
+    for (auto token = static_cast<std::int32_t>(first); token < last; ++token) {
       if (send.num_ranks[idx(token)] > 0) scratch_.moves[num++] = {token, token};
     }
-    group_->backend().pack(shape_.dispatch_row, state.source, own_slots, scratch_.moves.first(num), state.stores);
-  }
-  if (group_->faults().is_fence_skipped()) {
-    finish(call);
-    group_->at(Step::finished);
+    group_->backend().pack(
+        shape_.dispatch_row, state.source, own_slots(call), scratch_.moves.first(num), backend::Stores::cached);
   }
   const auto stride = static_cast<std::int64_t>(shape_.dispatch_row.stride_bytes);
   for_each_peer(rank(), shape_.num_ranks, [&](int dst) {
+    const std::span<const std::int32_t> tokens = send.tokens_for(shape_, dst);
     std::size_t num = 0;
-    for (const std::int32_t token : send.tokens_for(shape_, dst)) scratch_.moves[num++] = {token, token};
+    for (std::size_t& i = next[idx(dst)]; i < tokens.size() && tokens[i] < last; ++i) {
+      scratch_.moves[num++] = {tokens[i], tokens[i]};
+    }
     const std::span<const RowMove> moves = scratch_.moves.first(num);
     std::byte* slots = latency_slots(call, dst, rank());
     if (has_cast) {
-      group_->backend().copy_slots(own_slots, stride, slots, stride, idx(stride), moves, state.stores);
+      group_->backend().copy_slots(own_slots(call), stride, slots, stride, idx(stride), moves, state.stores);
     } else {
       group_->backend().pack(shape_.dispatch_row, state.source, slots, moves, state.stores);
     }
-    group_->at(Step::rows_written);
-    group_->signal_finished(call, dst);
   });
-  group_->at(Step::finished);
 }
 
-void ExchangeCore::place_own_rows(DispatchState& state, const std::byte* cast_slots) {
-  const model::ReceivePlan& receive = state.handle.receive;
-  const std::size_t num = model::list_moves(shape_,
-                                            receive,
-                                            receive.first_row[idx(rank())],
-                                            receive.first_row[idx(rank()) + 1],
-                                            model::MoveSource::token,
-                                            scratch_.moves);
+std::byte* ExchangeCore::own_slots(const Call& call) const noexcept {
+  return shape_.config.cast != Cast::none ? latency_slots(call, rank(), rank()) : nullptr;
+}
+
+void ExchangeCore::place_own_rows(DispatchState& state, model::RowRange rows, const std::byte* cast_slots) {
+  const std::size_t num =
+      model::list_moves(shape_, state.handle.receive, rows.first, rows.last, model::MoveSource::token, scratch_.moves);
   const std::span<const RowMove> moves = scratch_.moves.first(num);
-  if (shape_.config.cast != Cast::none && cast_slots != nullptr) {
+  if (cast_slots != nullptr) {
     group_->backend().unpack(shape_.dispatch_row, cast_slots, state.sink, moves, state.stores);
   } else {
     group_->backend().place(shape_.dispatch_row, state.source, state.sink, moves, state.stores);
   }
 }
 
-// Throughput path, direct
-// ---------------------------------------------------------------------------------------------------------
+// --- Throughput path, direct ---
 
 void ExchangeCore::dispatch_direct(const Call& call, DispatchState& state) {
   wait_for_arrivals(call, state.part, nullptr);
@@ -331,8 +363,7 @@ void ExchangeCore::send_direct_rows(DispatchState& state) {
   group_->at(Step::rows_written);
 }
 
-// Throughput path, staged
-// ---------------------------------------------------------------------------------------------------------
+// --- Throughput path, staged ---
 
 std::byte* ExchangeCore::dispatch_round_slots(int at_rank, int of_rank, std::int64_t round) const noexcept {
   const std::size_t share = idx(of_rank) * 2 + idx(round % 2);
@@ -342,7 +373,7 @@ std::byte* ExchangeCore::dispatch_round_slots(int at_rank, int of_rank, std::int
 void ExchangeCore::dispatch_staged(const Call& call, DispatchState& state) {
   wait_for_arrivals(call, state.part, nullptr);
   plan_from_tables(call, state);
-  place_own_rows(state, nullptr);
+  place_own_rows(state, model::rows_of_tokens(state.handle.receive, rank(), 0, state.handle.send.num_tokens), nullptr);
   const model::ReceivePlan& receive = state.handle.receive;
   // Sends of round r and takes of round r - 1 alternate, so both halves of a share are in use and nobody waits for
   // itself.
@@ -413,8 +444,7 @@ void ExchangeCore::take_staged_round(const Call& call, DispatchState& state, std
   });
 }
 
-// Results
-// -------------------------------------------------------------------------------------------------------------------------
+// --- Results ---
 
 void ExchangeCore::fill_padding(DispatchState& state) {
   const model::ReceivePlan& receive = state.handle.receive;

@@ -86,8 +86,7 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
   /// Throws if the group cannot be used: closed, or poisoned (with the first cause).
   void check_usable() const;
 
-  // Memory
-  // ----------------------------------------------------------------------------------------------------------------------
+  // --- Memory ---
 
   /// What exchanges of this group need of the shared memory; grown collectively, see cover().
   struct MemoryNeeds {
@@ -120,8 +119,7 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
 
   [[nodiscard]] bool is_any_result_held() const noexcept { return region_hold_.is_held || result_hold_.is_held; }
 
-  // Calls
-  // -----------------------------------------------------------------------------------------------------------------------
+  // --- Calls ---
 
   /// Takes the next epoch.
   Call begin_call(sync::Operation operation, std::uint64_t digest) noexcept;

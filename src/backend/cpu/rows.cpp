@@ -27,7 +27,9 @@ void copy_scales(const model::DispatchRowFormat& format, const ConstRowParts& so
 }
 
 void copy_sides(const model::DispatchRowFormat& format, const ConstRowParts& source, const RowParts& sink) noexcept {
-  for (std::size_t s = 0; s < kMaxSideTensors; ++s) copy_cached(sink.side[s], source.side[s], format.side_bytes[s]);
+  for (std::size_t s = 0; s < kMaxSideTensors; ++s) {
+    if (format.side_bytes[s] > 0) copy_cached(sink.side[s], source.side[s], format.side_bytes[s]);
+  }
 }
 
 }  // namespace
