@@ -40,7 +40,9 @@ void expect_refused(const ExchangeCase& one, const std::vector<Fault>& faults) {
       const std::string text = error_of(ErrorCode::invalid_argument, origin, [&] { run.exchange().combine(input); });
       for (const std::string& word : fault.words) EXPECT_THAT(text, HasSubstr(word));
       EXPECT_THAT(text, HasSubstr("combine"));
-      if (group.rank() != origin) EXPECT_THAT(text, HasSubstr("rank " + std::to_string(origin)));
+      if (group.rank() != origin) {
+        EXPECT_THAT(text, HasSubstr("rank " + std::to_string(origin)));
+      }
       run.combine(good, back, result.handle);
     }
     EXPECT_EQ(run.exchange().stats().combine.refused, faults.size());

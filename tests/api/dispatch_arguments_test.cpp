@@ -38,7 +38,9 @@ void expect_refused(const ExchangeCase& one, const std::vector<Fault>& faults) {
       const std::string text = error_of(ErrorCode::invalid_argument, origin, [&] { run.exchange().dispatch(input); });
       for (const std::string& word : fault.words) EXPECT_THAT(text, HasSubstr(word));
       EXPECT_THAT(text, HasSubstr("dispatch"));
-      if (group.rank() != origin) EXPECT_THAT(text, HasSubstr("rank " + std::to_string(origin)));
+      if (group.rank() != origin) {
+        EXPECT_THAT(text, HasSubstr("rank " + std::to_string(origin)));
+      }
       run.exchange_once(good, back);
     }
     EXPECT_EQ(run.exchange().stats().dispatch.refused, faults.size());

@@ -1,7 +1,11 @@
 // Groups: joining with wrong arguments, environments that differ, limits, and life after close.
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <set>
@@ -13,7 +17,9 @@ namespace moebus::tests {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 GroupOptions short_options() {
   GroupOptions options = quiet_options();
@@ -85,6 +91,68 @@ TEST(Join, NamesTheRanksThatDidNotCome) {
     };
     expect_ok(as_processes ? run_as_processes(2, body) : run_as_threads(2, body));
   }
+}
+
+TEST(Join, RefusesSizesThatDiffer) {
+  for (const bool as_processes : {false, true}) {
+    const std::string uri = unique_uri(as_processes);
+    const auto body = [&](int rank) {
+      GroupOptions options = quiet_options();
+      options.join_limit = std::chrono::seconds(3);
+      try {
+        Group::join(uri, rank, rank == 0 ? 2 : 3, options);
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), AllOf(HasSubstr("2"), HasSubstr("3")));
+        EXPECT_THAT(error.code(), AnyOf(ErrorCode::invalid_argument, ErrorCode::timeout, ErrorCode::peer_lost))
+            << error.what();
+      }
+    };
+    expect_ok(as_processes ? run_as_processes(2, body) : run_as_threads(2, body));
+  }
+}
+
+/// An address on this machine that nobody listens at, for a moment at least.
+std::string free_tcp_uri() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  // The socket interface takes every family through a pointer to sockaddr.
+  EXPECT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  ::close(socket);
+  return "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+}
+
+TEST(Join, MeetsByTcpWhereTheTokensMatch) {
+  const std::string uri = free_tcp_uri();
+  expect_ok(run_as_processes(3, [&](int rank) {
+    GroupOptions options = quiet_options();
+    options.token = "a shared secret";
+    Group group = Group::join(uri, rank, 3, options);
+    Exchange exchange(group, small_config(Route::latency, 3));
+    exchange.warm_up();
+  }));
+}
+
+TEST(Join, FailsOnBothSidesWhereTheTokensDiffer) {
+  const std::string uri = free_tcp_uri();
+  expect_ok(run_as_processes(2, [&](int rank) {
+    GroupOptions options = quiet_options();
+    options.join_limit = std::chrono::seconds(2);
+    options.token = rank == 0 ? "one secret" : "another secret";
+    try {
+      Group::join(uri, rank, 2, options);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      if (rank == 1) {
+        EXPECT_THAT(error.what(), HasSubstr("token"));
+      }
+      EXPECT_THAT(error.what(), Not(HasSubstr("secret")));
+    }
+  }));
 }
 
 TEST(Join, NamesATransportThatDiffers) {

@@ -1,8 +1,7 @@
-// Random exchanges, every byte of every rank compared with the oracle. MOEBUS_TEST_SEED=N runs another thousand.
+// Random exchanges, every byte of every rank compared with the oracle. MOEBUS_TEST_SEED=N runs as many others.
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -20,11 +19,6 @@ struct Batch {
 std::string name_of(const ::testing::TestParamInfo<Batch>& info) {
   const char* const names[] = {"Latency", "Direct", "Staged"};
   return names[static_cast<int>(info.param.route)] + std::to_string(info.param.num_ranks) + "Ranks";
-}
-
-std::uint64_t first_seed() {
-  const char* const text = std::getenv("MOEBUS_TEST_SEED");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : 20240;
 }
 
 class ExchangeProperty : public ::testing::TestWithParam<Batch> {

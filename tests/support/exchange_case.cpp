@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <sstream>
@@ -180,6 +181,11 @@ oracle::HomeInput make_home(const ExchangeCase& one, const oracle::RankInput& in
 }
 
 }  // namespace
+
+std::uint64_t first_seed() {
+  const char* const text = std::getenv("MOEBUS_TEST_SEED");
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
+}
 
 void set_route(ExchangeConfig& config, Route route, int num_ranks) {
   config.path = route == Route::latency ? Path::latency : Path::throughput;

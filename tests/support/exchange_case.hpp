@@ -79,6 +79,9 @@ void fill_answer(
 /// The same for the lane.
 [[nodiscard]] float answer_lane(int owner, std::int64_t position, int choice);
 
+/// Returns MOEBUS_TEST_SEED, or the seed that all runs use; tests with seeds begin at it.
+[[nodiscard]] std::uint64_t first_seed();
+
 /// How many times fewer random cases a build with sanitizers runs.
 #ifdef MOEBUS_TEST_SLOWDOWN
 inline constexpr int kSlowdown = MOEBUS_TEST_SLOWDOWN;
