@@ -139,7 +139,8 @@ Check check_outputs(const model::Shape& shape, int rank, const DispatchInput& in
   const bool is_direct = config.path == Path::throughput && config.delivery == Delivery::direct;
   if (!output.tokens.is_given()) {
     if (output.scales.is_given() || output.side[0].is_given() || output.side[1].is_given()) {
-      return refuse("dispatch: output.scales or output.side is given and output.tokens is not; give all of them, or none");
+      return refuse(
+          "dispatch: output.scales or output.side is given and output.tokens is not; give all of them, or none");
     }
     if (config.caller_results) return refuse("dispatch: output.tokens is not given; config.caller_results promised it");
     return std::nullopt;
