@@ -26,7 +26,7 @@ namespace {
 std::atomic<bool> is_counting{false};
 std::atomic<long> num_allocations{0};
 
-void count() noexcept {
+[[maybe_unused]] void count() noexcept {
   if (is_counting.load(std::memory_order_relaxed)) num_allocations.fetch_add(1, std::memory_order_relaxed);
 }
 
