@@ -45,7 +45,10 @@ function(moebus_test)
   list(TRANSFORM TEST_USES PREPEND "moebus::")
   add_executable(${TEST_NAME} ${TEST_SOURCES})
   moebus_compile_settings(${TEST_NAME} PRIVATE)
+  # What is tested is optimised; a test's own code need not be, and takes half the time to compile.
+  target_compile_options(${TEST_NAME} PRIVATE -O0)
   target_link_libraries(${TEST_NAME} PRIVATE ${TEST_USES} ${TEST_LIBS} GTest::gmock_main Threads::Threads moebus_warnings)
+  set_property(GLOBAL APPEND PROPERTY MOEBUS_TESTS_${TEST_LABEL} ${TEST_NAME})
   # One test per executable: discovery of single cases would run each executable at every build.
   add_test(NAME ${TEST_LABEL}.${TEST_NAME} COMMAND ${TEST_NAME} --gtest_brief=1)
   set_tests_properties(${TEST_LABEL}.${TEST_NAME} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT})
@@ -60,6 +63,14 @@ function(moebus_bench)
   add_executable(${BENCH_NAME} ${BENCH_SOURCES})
   moebus_compile_settings(${BENCH_NAME} PRIVATE)
   target_link_libraries(${BENCH_NAME} PRIVATE ${BENCH_USES} benchmark::benchmark_main moebus_warnings)
+endfunction()
+
+# Makes the target moebus_tests_<label>: the executables of that label's tests.
+function(moebus_add_label_targets)
+  foreach(label ${ARGN})
+    get_property(tests GLOBAL PROPERTY MOEBUS_TESTS_${label})
+    add_custom_target(moebus_tests_${label} DEPENDS ${tests})
+  endforeach()
 endfunction()
 
 # Adds the sub-directories named.
