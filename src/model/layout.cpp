@@ -46,7 +46,9 @@ void lay_stage(const Shape& shape, WindowLayout& layout) noexcept {
   std::size_t bytes = idx(layout.combine_round_tokens) * combine_token;
   if (shape.config.delivery == Delivery::staged) {
     const std::size_t dispatch_row = 2 * idx(shape.num_ranks) * shape.dispatch_row.stride_bytes;
-    layout.dispatch_round_rows = rows_that_fit(round_bytes, dispatch_row, tokens);
+    // A peer's share is as large whatever the number of ranks: rounds of a few rows would be all signals.
+    const std::size_t all_shares = std::min(shape.config.stage_bytes, kRoundBytes * idx(shape.num_ranks) / 2);
+    layout.dispatch_round_rows = rows_that_fit(all_shares, dispatch_row, tokens);
     bytes = std::max(bytes, idx(layout.dispatch_round_rows) * dispatch_row);
   }
   layout.bytes.stage = align_up(bytes, kAreaAlign);
