@@ -13,9 +13,9 @@ namespace {
 
 using workload::Random;
 
-template <class T, std::size_t N>
-T pick(Random& random, const std::array<T, N>& from) {
-  return from[random.below(N)];
+template <class T, std::size_t kSize>
+T pick(Random& random, const std::array<T, kSize>& from) {
+  return from[random.below(kSize)];
 }
 
 bool happens(Random& random, unsigned percent) { return random.below(100) < percent; }
@@ -54,7 +54,7 @@ void choose_layout(Random& random, ExchangeConfig& config, int num_ranks) {
   if (config.layout == Layout::expert_major) config.expert_alignment = pick(random, std::array{1, 1, 2, 8, 16});
   if (config.layout != Layout::rank_major && happens(random, 40)) config.combine_rows = CombineRows::per_expert;
   if (happens(random, 30)) {
-    const auto most = static_cast<std::uint64_t>(config.max_tokens_per_rank * num_ranks);
+    const auto most = static_cast<std::uint64_t>(config.max_tokens_per_rank) * static_cast<std::uint64_t>(num_ranks);
     config.capacity_rows = static_cast<std::int64_t>(1 + random.below(most));
   }
   config.zero_padding = happens(random, 30);

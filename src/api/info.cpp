@@ -66,19 +66,19 @@ void copy_rows(std::byte* dst,
                std::size_t src_stride,
                std::size_t row_bytes,
                std::size_t rows) noexcept {
-  static const std::unique_ptr<backend::Backend> backend = backend::make_cpu_backend(copy_level());
+  static const std::unique_ptr<backend::Backend> kBackend = backend::make_cpu_backend(copy_level());
   constexpr std::size_t kBlock = 1024;
   std::vector<model::RowMove> moves(std::min(rows, kBlock));
   for (std::size_t i = 0; i < moves.size(); ++i)
     moves[i] = {static_cast<std::int32_t>(i), static_cast<std::int32_t>(i)};
   for (std::size_t first = 0; first < rows; first += kBlock) {
-    backend->copy_slots(src + first * src_stride,
-                        static_cast<std::int64_t>(src_stride),
-                        dst + first * dst_stride,
-                        static_cast<std::int64_t>(dst_stride),
-                        row_bytes,
-                        {moves.data(), std::min(kBlock, rows - first)},
-                        backend->stores_for(rows * row_bytes));
+    kBackend->copy_slots(src + first * src_stride,
+                         static_cast<std::int64_t>(src_stride),
+                         dst + first * dst_stride,
+                         static_cast<std::int64_t>(dst_stride),
+                         row_bytes,
+                         {moves.data(), std::min(kBlock, rows - first)},
+                         kBackend->stores_for(rows * row_bytes));
   }
 }
 
