@@ -52,6 +52,7 @@ std::shared_ptr<engine::GroupCore> join_group(std::string_view uri,
                                               int num_ranks,
                                               const GroupOptions& options) {
   check_size(rank, num_ranks);
+  engine::check_limits(options);
   const transport::RendezvousAddress address = transport::parse_rendezvous(uri);
   const std::string name = choose_transport(options.transport, address.kind);
   auto backend = backend::make_cpu_backend();

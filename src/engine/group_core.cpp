@@ -42,6 +42,12 @@ std::string_view to_string(sync::Operation operation) noexcept {
   return "unknown call";
 }
 
+void check_limits(const GroupOptions& options) {
+  check_limit("options.join_limit", options.join_limit);
+  check_limit("options.arrival_limit", options.arrival_limit);
+  check_limit("options.progress_limit", options.progress_limit);
+}
+
 void GroupCore::MemoryNeeds::cover(const MemoryNeeds& other) noexcept {
   window.cover(other.window);
   result_bytes = std::max(result_bytes, other.result_bytes);
@@ -63,9 +69,6 @@ GroupCore::GroupCore(std::unique_ptr<transport::Store> store,
       backend_(std::move(backend)),
       transport_name_(transport_->name()),
       policy_(sync::wait_policy(num_local_ranks)) {
-  check_limit("options.join_limit", options.join_limit);
-  check_limit("options.arrival_limit", options.arrival_limit);
-  check_limit("options.progress_limit", options.progress_limit);
   if (const auto spec = base::env("MOEBUS_FAULT")) faults_ = Faults(*spec, rank_);
   control_ = transport_->register_memory(sizeof(sync::ControlBlock), base::Deadline(options_.join_limit));
   MOEBUS_ASSERT(std::none_of(control_.peers.begin(), control_.peers.end(), [](auto* peer) { return peer == nullptr; }));

@@ -41,7 +41,7 @@ struct ResultHold {
   std::shared_ptr<GroupCore> keep_alive;  ///< set while held: the memory outlives the group's user
 };
 
-/// Words of a peer that a rank can wait for.
+/// Words of a peer that a rank can wait for; at most four, see sync::Standstill.
 enum class Awaited : std::uint8_t { arrived, finished, rounds, taken };
 
 /// One call of the context: taken by every rank in the same order.
@@ -50,6 +50,9 @@ struct Call {
   sync::Operation operation = sync::Operation::none;
   std::uint64_t digest = 0;
 };
+
+/// Throws Error{invalid_argument} for a limit that is not positive.
+void check_limits(const GroupOptions& options);
 
 class GroupCore : public std::enable_shared_from_this<GroupCore> {
  public:
@@ -159,6 +162,8 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
 
   [[nodiscard]] bool is_word_there(sync::Word word, const Call& call, Awaited what, std::uint32_t count) const noexcept;
   [[nodiscard]] const sync::Word& word(int peer, Awaited what) const noexcept;
+  /// The word that `peer` writes for `owner`.
+  [[nodiscard]] const sync::Word& word_at(int owner, int peer, Awaited what) const noexcept;
   void stand_still(const Call& call, int peer, Awaited what, std::uint32_t count);
   void look_for_trouble(const Call& call, int peer, Awaited what, std::uint32_t count, const base::Deadline& deadline);
   void look_for_aborts();

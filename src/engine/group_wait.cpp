@@ -34,8 +34,10 @@ double seconds(std::chrono::nanoseconds time) noexcept { return std::chrono::dur
 
 }  // namespace
 
-const sync::Word& GroupCore::word(int peer, Awaited what) const noexcept {
-  const sync::PeerLine& line = control(rank_).from[idx(peer)];
+const sync::Word& GroupCore::word(int peer, Awaited what) const noexcept { return word_at(rank_, peer, what); }
+
+const sync::Word& GroupCore::word_at(int owner, int peer, Awaited what) const noexcept {
+  const sync::PeerLine& line = control(owner).from[idx(peer)];
   switch (what) {
     case Awaited::arrived:
       return line.arrived;
@@ -90,7 +92,9 @@ void GroupCore::stand_still(const Call& call, int peer, Awaited what, std::uint3
     if (is_ready()) return;
   }
   sync::ControlBlock& own = control(rank_);
-  sync::store_release(own.waiting_for, (sync::Word{call.epoch} << 8) | (static_cast<sync::Word>(peer) + 1));
+  const sync::Standstill standstill{
+      static_cast<std::uint8_t>(peer), static_cast<std::uint8_t>(what), call.epoch, count};
+  sync::store_release(own.waiting_for, sync::encode(standstill));
   auto next_line = kFirstProgressLine;
   while (!is_ready()) {
     look_for_trouble(call, peer, what, count, deadline);
@@ -145,9 +149,15 @@ int GroupCore::end_of_chain(int peer) const noexcept {
   int at = peer;
   for (int hops = 0; hops < num_ranks_; ++hops) {
     const sync::Word waiting = sync::load_acquire(control(at).waiting_for);
-    const int next = static_cast<int>(waiting & 0xFF) - 1;
-    if (next < 0 || next == rank_ || next >= num_ranks_) return at;
-    at = next;
+    if (waiting == 0) return at;
+    const sync::Standstill standstill = sync::decode_standstill(waiting);
+    if (standstill.peer == rank_ || standstill.peer >= num_ranks_) return at;
+    // A rank that was stopped says for ever that it waits. If what it waits for lies there, it is the one that stands
+    // still.
+    const auto what = static_cast<Awaited>(standstill.line_word);
+    const Call call{standstill.epoch, sync::Operation::none, 0};
+    if (is_word_there(sync::load_acquire(word_at(at, standstill.peer, what)), call, what, standstill.count)) return at;
+    at = standstill.peer;
   }
   return peer;  // a ring of waiting ranks: nobody is the end
 }

@@ -66,9 +66,8 @@ struct alignas(128) Doorbell {
 
 struct ControlBlock {
   Doorbell doorbell;
-  /// Written by the owner while it stands still: epoch 32 (bits 8..39) | peer it waits for + 1; 0 = it does not wait.
-  /// Lets others follow a chain of waiting ranks to its end, so that a time-out names the culprit and not its first
-  /// victim.
+  /// A Standstill, written by the owner while it stands still; 0 = it does not. Lets others follow a chain of waiting
+  /// ranks to its end, so that a time-out names the culprit and not its first victim.
   alignas(128) Word waiting_for = 0;
   std::array<PeerLine, kMaxRanks> from;                   // [source rank]
   std::array<std::array<CallHeader, kMaxRanks>, 2> call;  // [parity][source rank]
@@ -96,6 +95,28 @@ struct Abort {
           static_cast<std::uint32_t>(word >> 24),
           static_cast<std::uint8_t>(word >> 16),
           static_cast<std::uint8_t>(word >> 8)};
+}
+
+/// What a rank stands still for: a word of `peer` in its own control block, identified by `line_word` (see engine),
+/// `epoch` and `count`. Layout: count 22 | epoch 32 | line word 2 | peer + 1 in 8.
+struct Standstill {
+  std::uint8_t peer = 0;
+  std::uint8_t line_word = 0;
+  std::uint32_t epoch = 0;
+  std::uint32_t count = 0;
+};
+
+[[nodiscard]] constexpr Word encode(const Standstill& standstill) noexcept {
+  return (Word{standstill.count & 0x3FFFFF} << 42) | (Word{standstill.epoch} << 10) |
+         (Word{standstill.line_word & 3U} << 8) | (Word{standstill.peer} + 1);
+}
+
+/// `word` is not 0.
+[[nodiscard]] constexpr Standstill decode_standstill(Word word) noexcept {
+  return {static_cast<std::uint8_t>((word & 0xFF) - 1),
+          static_cast<std::uint8_t>((word >> 8) & 3),
+          static_cast<std::uint32_t>(word >> 10),
+          static_cast<std::uint32_t>(word >> 42)};
 }
 
 }  // namespace moebus::sync

@@ -70,5 +70,18 @@ TEST(ControlBlock, GivesEveryWriterLinesOfItsOwn) {
   EXPECT_GE(offsetof(ControlBlock, from), offsetof(ControlBlock, waiting_for) + 64);
 }
 
+TEST(Standstill, SurvivesItsWord) {
+  for (const Standstill& one :
+       {Standstill{0, 0, 0, 0}, Standstill{63, 3, 0xFFFFFFFF, 0x3FFFFF}, Standstill{7, 2, 41, 5}}) {
+    const Word word = encode(one);
+    EXPECT_NE(word, 0U);
+    const Standstill back = decode_standstill(word);
+    EXPECT_EQ(back.peer, one.peer);
+    EXPECT_EQ(back.line_word, one.line_word);
+    EXPECT_EQ(back.epoch, one.epoch);
+    EXPECT_EQ(back.count, one.count);
+  }
+}
+
 }  // namespace
 }  // namespace moebus::sync
