@@ -55,6 +55,7 @@ class Body {
   Body(const BenchSetup& setup, const BenchTruth& truth, const FloorWindows& windows, const Seat& seat)
       : setup_(setup),
         truth_(truth),
+        windows_(windows),
         seat_(seat),
         is_pinned_(pin_to_core(seat.rank, seat.num_ranks)),
         group_(Group::join(seat.uri, seat.rank, seat.num_ranks, group_options(setup))),
@@ -70,6 +71,7 @@ class Body {
     if (!mismatches_.empty()) return Json{{"verified", false}, {"mismatches", mismatches_}}.dump();
     bench_.load_others();
     const int iterations = choose_iterations();
+    measure_flag();
     measure_floors();
     timed_calls(iterations);
     measure_floors();
@@ -132,6 +134,14 @@ class Body {
       progress_.show("timing", i + 1, iterations);
     }
     stats_ = bench_.exchange().stats();
+  }
+
+  // Only where two ranks spin on cores of their own.
+  void measure_flag() {
+    if (!is_pinned_ || seat_.num_ranks < 2 || !windows_.is_shared()) return;
+    gather_.barrier();
+    if (seat_.rank < 2) flag_us_ = flag_round_trip_us(seat_.rank, windows_);
+    gather_.barrier();
   }
 
   // Passes of both calls take turns where the bench does so: each finds in the caches what the other left there.
@@ -265,13 +275,16 @@ class Body {
         {"transport", std::string(group_.transport())},
         {"is_pinned", is_pinned_},
         {"copies", copies},
-        {"phases", phases}};
+        {"phases", phases},
+        {"flag_round_trip_us", nullptr}};
+    if (flag_us_ > 0) result["flag_round_trip_us"] = flag_us_;
     progress_.clear();
     return result.dump();
   }
 
   const BenchSetup& setup_;
   const BenchTruth& truth_;
+  const FloorWindows& windows_;
   const Seat& seat_;
   bool is_pinned_;
   Group group_;
@@ -283,6 +296,7 @@ class Body {
   std::vector<std::string> mismatches_;
   double first_us_ = 0;
   double second_us_ = 0;
+  double flag_us_ = 0;
   PhaseTimes times_;
   std::int64_t rows_sent_ = 0;
   std::int64_t rows_returned_ = 0;

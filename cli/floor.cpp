@@ -4,16 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
 
+#include "cli/samples.hpp"
 #include "moebus/info.hpp"
 
 namespace moebus::cli {
 
 namespace {
 
+constexpr std::chrono::seconds kFlagLimit{5};
 constexpr std::size_t kRowAlignment = 16;  // of rows in windows
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kRowAlignment - 1) / kRowAlignment * kRowAlignment; }
@@ -126,7 +129,8 @@ std::size_t floor_window_bytes(const BenchSetup& setup) {
 }
 
 FloorWindows::FloorWindows(const BenchSetup& setup, bool is_private)
-    : num_turns_(setup.config.path == Path::latency ? 2 : 1),
+    : is_shared_(!is_private),
+      num_turns_(setup.config.path == Path::latency ? 2 : 1),
       rank_bytes_(floor_window_bytes(setup)),
       pages_(num_turns_ * rank_bytes_ * static_cast<std::size_t>(setup.num_ranks), !is_private) {}
 
@@ -234,6 +238,36 @@ double Floor::pass_us(const CopyPlan& plan, const Copier& copier, const std::fun
   read_sum_ += run(plan.home, copier.copy);
   total += elapsed_us(start);
   return total;
+}
+
+double flag_round_trip_us(int rank, const FloorWindows& windows) {
+  constexpr std::uint64_t kRounds = 4000;
+  constexpr std::uint64_t kRoundsPerSample = 20;
+  // Two flags on lines of their own at the start of rank 0's window; the floor's passes overwrite them later.
+  auto* const first = reinterpret_cast<std::uint64_t*>(windows.of(0, 0));
+  auto* const second = first + 32;
+  std::atomic_ref<std::uint64_t> mine(rank == 0 ? *first : *second);
+  std::atomic_ref<std::uint64_t> theirs(rank == 0 ? *second : *first);
+  constexpr int kLooksPerClock = 1 << 16;
+  const auto limit = std::chrono::steady_clock::now() + kFlagLimit;
+  const auto wait_for = [&](std::uint64_t value) {
+    for (int looks = 0; theirs.load(std::memory_order_acquire) != value; ++looks) {
+      _mm_pause();
+      if (looks % kLooksPerClock == kLooksPerClock - 1 && std::chrono::steady_clock::now() > limit) return false;
+    }
+    return true;
+  };
+  std::vector<double> samples;
+  auto start = std::chrono::steady_clock::now();
+  for (std::uint64_t round = 1; round <= kRounds; ++round) {
+    if (rank == 0) mine.store(round, std::memory_order_release);
+    if (!wait_for(round)) return 0;
+    if (rank != 0) mine.store(round, std::memory_order_release);
+    if (round % kRoundsPerSample != 0) continue;
+    samples.push_back(elapsed_us(start) / static_cast<double>(kRoundsPerSample));
+    start = std::chrono::steady_clock::now();
+  }
+  return summarise(samples).median;
 }
 
 double bytes_written(const CopyPlan& plan) noexcept {

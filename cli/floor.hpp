@@ -27,7 +27,10 @@ class FloorWindows {
     return pages_.data() + (static_cast<std::size_t>(rank) * num_turns_ + set % num_turns_) * rank_bytes_;
   }
 
+  [[nodiscard]] bool is_shared() const noexcept { return is_shared_; }
+
  private:
+  bool is_shared_;
   std::size_t num_turns_;
   std::size_t rank_bytes_;
   Pages pages_;
@@ -98,6 +101,11 @@ class Floor {
   std::vector<CopyPlan> combine_;
   std::uint64_t read_sum_ = 0;
 };
+
+/// Returns the median round trip in microseconds of a bare flag between ranks 0 and 1 in their shared window: what any
+/// exchange of two ranks pays at least. Both call it; other ranks, and ranks that share no memory, must not. 0 if the
+/// other does not answer within seconds.
+double flag_round_trip_us(int rank, const FloorWindows& windows);
 
 /// Returns bytes that a plan writes.
 double bytes_written(const CopyPlan& plan) noexcept;

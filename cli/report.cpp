@@ -171,6 +171,9 @@ std::string bench_table(const Json& report) {
                   prepare["allocate"].get<double>(),
                   prepare["map"].get<double>(),
                   prepare["warm_up"].get<double>());
+  if (!report["flag_round_trip_us"].is_null()) {
+    text += fmt::format("  a bare flag goes round in {}\n", time_text(report["flag_round_trip_us"]));
+  }
   text += fmt::format("  registered memory: {} a rank\n", bytes_text(report["registered_bytes"]));
   return text;
 }
