@@ -171,6 +171,7 @@ bool StreamDoor::check_proof(Visitor& visitor, const Frame& frame, const std::fu
 
 void StreamDoor::turn_away(Visitor& visitor, const std::string& reason) {
   base::log().warn("turned a connection away: {}", reason);
+  last_reason_ = reason;
   visitor.channel->send_last(FrameType::turned_away, reason);
   visitor.stage = Stage::leaving;
   visitor.leaves_at = base::Clock::now() + kLeavingLimit;

@@ -37,6 +37,9 @@ class StreamDoor {
   /// True while somebody who is turned away has not been told yet.
   [[nodiscard]] bool has_unsent() const noexcept;
 
+  /// Why the last visitor was turned away; empty if nobody was.
+  [[nodiscard]] const std::string& last_reason() const noexcept { return last_reason_; }
+
  private:
   struct Listening;
 
@@ -63,6 +66,7 @@ class StreamDoor {
   std::list<Visitor> visitors_;  ///< oldest first
   int num_ranks_;
   std::string token_;
+  std::string last_reason_;
 };
 
 }  // namespace moebus::transport

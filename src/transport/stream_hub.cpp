@@ -95,7 +95,10 @@ class StreamHub final : public Store {
       return missing_members().empty();
     });
     if (!are_all_in) {
-      fail(ErrorCode::timeout, late_ranks_text(kHubRank, "meet", where_, missing_members(), deadline.waited()));
+      std::string text = late_ranks_text(kHubRank, "meet", where_, missing_members(), deadline.waited());
+      // Whoever came and was turned away may be the one that is missed.
+      if (!door.last_reason().empty()) text.append("; turned away meanwhile: ").append(door.last_reason());
+      fail(ErrorCode::timeout, text);
     }
     for (const auto& member : present_members()) member->send(FrameType::ready, std::string());
     flush("meet", deadline);
