@@ -12,6 +12,11 @@ namespace {
 
 using Check = std::optional<Refusal>;
 
+// Ready-made: a check that passes must cost next to nothing.
+constexpr std::array<std::string_view, kMaxSideTensors> kSideNames{"side[0]", "side[1]"};
+constexpr std::array<std::string_view, kMaxSideTensors> kOutputSideNames{"output.side[0]", "output.side[1]"};
+constexpr std::array<std::string_view, 2> kBiasNames{"bias[0]", "bias[1]"};
+
 template <class... Args>
 Refusal refuse(fmt::format_string<Args...> text, Args&&... args) {
   return {ErrorCode::invalid_argument, fmt::format(text, std::forward<Args>(args)...)};
@@ -171,7 +176,7 @@ Check check_outputs(const model::Shape& shape, int rank, const DispatchInput& in
   }
   for (std::size_t s = 0; s < kMaxSideTensors; ++s) {
     if (config.side_bytes[s] == 0) continue;
-    const std::string name = fmt::format("output.side[{}]", s);
+    const std::string_view name = kOutputSideNames[s];
     if (auto bad = check_tensor(expected(name, DType::u8, config.side_bytes[s], 1), output.side[s])) return bad;
   }
   return std::nullopt;
@@ -204,7 +209,7 @@ Check check_dispatch_input(const model::Shape& shape, int rank, const DispatchIn
   }
   if (auto bad = check_scales(shape, input, num_tokens)) return bad;
   for (std::size_t s = 0; s < kMaxSideTensors; ++s) {
-    const std::string name = fmt::format("side[{}]", s);
+    const std::string_view name = kSideNames[s];
     if (input.side[s].is_given() != (config.side_bytes[s] > 0)) {
       return refuse("dispatch: {} {} given; config.side_bytes[{}] is {}",
                     name,
@@ -246,7 +251,7 @@ Check check_bias(const model::Shape& shape, std::int64_t num_tokens, const Combi
     return refuse("combine: bias[1] is given and bias[0] is not");
   for (std::size_t b = 0; b < input.bias.size(); ++b) {
     if (!input.bias[b].is_given()) continue;
-    const std::string name = fmt::format("bias[{}]", b);
+    const std::string_view name = kBiasNames[b];
     const std::int64_t hidden = shape.combine_row.hidden;
     const Expected want{"combine", name, shape.combine_row.dtype, 2, {num_tokens, hidden, -1}, false};
     if (auto bad = check_tensor(want, input.bias[b])) return bad;
