@@ -41,13 +41,18 @@ void cast_row(benchmark::State& state, SimdLevel level, ScaleFormat scales) {
   config.scale_format = scales;
   const auto format = model::dispatch_row_format(config);
   const auto row = random_row();
-  std::vector<std::byte> slot(format.stride_bytes);
+  std::vector<std::byte> codes(format.payload_bytes);
+  std::vector<std::byte> scale_items(format.scales_bytes);
+  RowArrays sink;
+  sink.tokens = codes.data();
+  sink.scales = scale_items.data();
+  sink.scale_item_stride_bytes = 4;
   ConstRowArrays source;
   source.tokens = reinterpret_cast<const std::byte*>(row.data());
   const auto backend = make_cpu_backend(level);
   const RowMove move{0, 0};
   for (auto _ : state) {
-    backend->pack(format, source, slot.data(), {&move, 1}, Stores::cached);
+    backend->place(format, source, sink, {&move, 1}, Stores::cached);
     benchmark::ClobberMemory();
   }
   state.SetBytesProcessed(state.iterations() * kHidden * 2);

@@ -14,9 +14,10 @@
 
 namespace moebus::backend {
 
-/// Rows as separate tensors (what callers give and get). Strides in bytes; row r of `tokens` is at tokens + r *
-/// token_stride_bytes. Scale item b of row r is at scales + (r / group) * group_stride + (r % group) * row_stride + b *
-/// item_stride, where group = scale_group_rows (column-major scales of expert_padded), or all rows if that is 0.
+/// Rows as separate arrays, one a part: what callers give and get, and how slots lie in windows. Strides in bytes; row
+/// r of `tokens` is at tokens + r * token_stride_bytes. Scale item b of row r is at scales + (r / group) * group_stride
+/// + (r % group) * row_stride + b * item_stride, where group = scale_group_rows (column-major scales of expert_padded),
+/// or all rows if that is 0.
 template <class Byte>
 struct BasicRowArrays {
   Byte* tokens = nullptr;
@@ -85,20 +86,6 @@ class Backend {
   /// Returns how a call that writes `call_bytes` in all had better write them.
   [[nodiscard]] virtual Stores stores_for(std::size_t call_bytes) const noexcept = 0;
 
-  /// Gathers rows of `source` into slots (slot i at slots + i * format.stride_bytes), casting if the format says so.
-  virtual void pack(const model::DispatchRowFormat& format,
-                    const ConstRowArrays& source,
-                    std::byte* slots,
-                    std::span<const RowMove> moves,
-                    Stores stores) noexcept = 0;
-
-  /// Scatters slots into rows of `sink`. No cast.
-  virtual void unpack(const model::DispatchRowFormat& format,
-                      const std::byte* slots,
-                      const RowArrays& sink,
-                      std::span<const RowMove> moves,
-                      Stores stores) noexcept = 0;
-
   /// Copies rows of `source` to rows of `sink`, casting if the format says so.
   virtual void place(const model::DispatchRowFormat& format,
                      const ConstRowArrays& source,
@@ -106,7 +93,7 @@ class Backend {
                      std::span<const RowMove> moves,
                      Stores stores) noexcept = 0;
 
-  /// Copies rows between tensors that are both in received form (no cast): fan-out of one row to several experts.
+  /// Copies rows that are both in received form (no cast): out of slots, or from one expert's rows to another's.
   virtual void copy_rows(const model::DispatchRowFormat& format,
                          const ConstRowArrays& source,
                          const RowArrays& sink,

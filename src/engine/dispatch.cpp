@@ -180,9 +180,11 @@ void ExchangeCore::plan_from_tables(const Call& call, DispatchState& state) {
 
 // --- Latency path ---
 
-std::byte* ExchangeCore::latency_slots(const Call& call, int at_rank, int of_rank) const noexcept {
-  return parity(call, at_rank) + layout_.slots_offset +
-         idx(of_rank) * idx(shape_.config.max_tokens_per_rank) * shape_.dispatch_row.stride_bytes;
+backend::RowArrays ExchangeCore::latency_slots(const Call& call, int at_rank, int of_rank) const noexcept {
+  const std::int64_t tokens = shape_.config.max_tokens_per_rank;
+  std::byte* slots =
+      parity(call, at_rank) + layout_.slots_offset + idx(of_rank) * idx(tokens) * shape_.dispatch_row.stride_bytes;
+  return slot_rows(shape_.dispatch_row, slots, tokens);
 }
 
 void ExchangeCore::dispatch_latency(const Call& call, DispatchState& state) {
@@ -205,7 +207,7 @@ void ExchangeCore::dispatch_latency(const Call& call, DispatchState& state) {
       is_planned = true;
       first_placed = first;
     }
-    if (is_planned) place_own_rows(state, model::rows_of_tokens(receive, rank(), first, last), own_slots(call));
+    if (is_planned) place_own_rows(call, state, model::rows_of_tokens(receive, rank(), first, last));
   }
   group_->at(Step::rows_written);
   finish(call);
@@ -214,7 +216,7 @@ void ExchangeCore::dispatch_latency(const Call& call, DispatchState& state) {
     wait_for_arrivals(call, state.part, nullptr);
     plan_from_tables(call, state);
   }
-  place_own_rows(state, model::rows_of_tokens(receive, rank(), 0, first_placed), own_slots(call));
+  place_own_rows(call, state, model::rows_of_tokens(receive, rank(), 0, first_placed));
   for_each_peer(rank(), shape_.num_ranks, [&](int src) {
     wait_for(call, src, Awaited::finished, 0, state.part);
     const std::size_t num = model::list_moves(shape_,
@@ -223,7 +225,7 @@ void ExchangeCore::dispatch_latency(const Call& call, DispatchState& state) {
                                               receive.first_row[idx(src) + 1],
                                               model::MoveSource::token,
                                               scratch_.moves);
-    group_->backend().unpack(
+    group_->backend().copy_rows(
         shape_.dispatch_row, latency_slots(call, rank(), src), state.sink, scratch_.moves.first(num), state.stores);
   });
 }
@@ -252,10 +254,12 @@ void ExchangeCore::send_latency_block(const Call& call,
     for (auto token = static_cast<std::int32_t>(first); token < last; ++token) {
       if (send.num_ranks[idx(token)] > 0) scratch_.moves[num++] = {token, token};
     }
-    group_->backend().pack(
-        shape_.dispatch_row, state.source, own_slots(call), scratch_.moves.first(num), backend::Stores::cached);
+    group_->backend().place(shape_.dispatch_row,
+                            state.source,
+                            latency_slots(call, rank(), rank()),
+                            scratch_.moves.first(num),
+                            backend::Stores::cached);
   }
-  const auto stride = static_cast<std::int64_t>(shape_.dispatch_row.stride_bytes);
   for_each_peer(rank(), shape_.num_ranks, [&](int dst) {
     const std::span<const std::int32_t> tokens = send.tokens_for(shape_, dst);
     std::size_t num = 0;
@@ -263,25 +267,23 @@ void ExchangeCore::send_latency_block(const Call& call,
       scratch_.moves[num++] = {tokens[i], tokens[i]};
     }
     const std::span<const RowMove> moves = scratch_.moves.first(num);
-    std::byte* slots = latency_slots(call, dst, rank());
+    const backend::RowArrays slots = latency_slots(call, dst, rank());
     if (has_cast) {
-      group_->backend().copy_slots(own_slots(call), stride, slots, stride, idx(stride), moves, state.stores);
+      group_->backend().copy_rows(shape_.dispatch_row, latency_slots(call, rank(), rank()), slots, moves, state.stores);
     } else {
-      group_->backend().pack(shape_.dispatch_row, state.source, slots, moves, state.stores);
+      group_->backend().place(shape_.dispatch_row, state.source, slots, moves, state.stores);
     }
   });
 }
 
-std::byte* ExchangeCore::own_slots(const Call& call) const noexcept {
-  return shape_.config.cast != Cast::none ? latency_slots(call, rank(), rank()) : nullptr;
-}
-
-void ExchangeCore::place_own_rows(DispatchState& state, model::RowRange rows, const std::byte* cast_slots) {
+void ExchangeCore::place_own_rows(const Call& call, DispatchState& state, model::RowRange rows) {
   const std::size_t num =
       model::list_moves(shape_, state.handle.receive, rows.first, rows.last, model::MoveSource::token, scratch_.moves);
   const std::span<const RowMove> moves = scratch_.moves.first(num);
-  if (cast_slots != nullptr) {
-    group_->backend().unpack(shape_.dispatch_row, cast_slots, state.sink, moves, state.stores);
+  if (shape_.config.cast != Cast::none && shape_.config.path == Path::latency) {
+    // Cast already, on the way to the peers.
+    group_->backend().copy_rows(
+        shape_.dispatch_row, latency_slots(call, rank(), rank()), state.sink, moves, state.stores);
   } else {
     group_->backend().place(shape_.dispatch_row, state.source, state.sink, moves, state.stores);
   }
@@ -325,6 +327,7 @@ void ExchangeCore::dispatch_direct(const Call& call, DispatchState& state) {
 void ExchangeCore::send_direct_rows(DispatchState& state) {
   const model::SendPlan& send = state.handle.send;
   const bool has_cast = shape_.config.cast != Cast::none;
+  const backend::RowArrays cast_rows = slot_rows(shape_.dispatch_row, scratch_.cast_rows.data(), kSendBlock);
   std::array<std::size_t, kMaxRanks> next{};
   for (std::int64_t first = 0; first < send.num_tokens; first += kSendBlock) {
     const std::int64_t last = std::min<std::int64_t>(first + kSendBlock, send.num_tokens);
@@ -333,11 +336,8 @@ void ExchangeCore::send_direct_rows(DispatchState& state) {
       for (std::int64_t token = first; token < last; ++token) {
         scratch_.moves[num++] = {static_cast<std::int32_t>(token), static_cast<std::int32_t>(token - first)};
       }
-      group_->backend().pack(shape_.dispatch_row,
-                             state.source,
-                             scratch_.cast_rows.data(),
-                             scratch_.moves.first(num),
-                             backend::Stores::cached);
+      group_->backend().place(
+          shape_.dispatch_row, state.source, cast_rows, scratch_.moves.first(num), backend::Stores::cached);
     }
     const auto send_to = [&](int dst) {
       const std::span<const std::int32_t> tokens = send.tokens_for(shape_, dst);
@@ -351,8 +351,7 @@ void ExchangeCore::send_direct_rows(DispatchState& state) {
       }
       const backend::RowArrays sink = result_rows(shape_, result_layout_, region(dst));
       if (has_cast) {
-        group_->backend().unpack(
-            shape_.dispatch_row, scratch_.cast_rows.data(), sink, scratch_.moves.first(num), state.stores);
+        group_->backend().copy_rows(shape_.dispatch_row, cast_rows, sink, scratch_.moves.first(num), state.stores);
       } else {
         group_->backend().place(shape_.dispatch_row, state.source, sink, scratch_.moves.first(num), state.stores);
       }
@@ -365,15 +364,16 @@ void ExchangeCore::send_direct_rows(DispatchState& state) {
 
 // --- Throughput path, staged ---
 
-std::byte* ExchangeCore::dispatch_round_slots(int at_rank, int of_rank, std::int64_t round) const noexcept {
+backend::RowArrays ExchangeCore::dispatch_round_slots(int at_rank, int of_rank, std::int64_t round) const noexcept {
   const std::size_t share = idx(of_rank) * 2 + idx(round % 2);
-  return stage(at_rank) + share * idx(layout_.dispatch_round_rows) * shape_.dispatch_row.stride_bytes;
+  std::byte* slots = stage(at_rank) + share * idx(layout_.dispatch_round_rows) * shape_.dispatch_row.stride_bytes;
+  return slot_rows(shape_.dispatch_row, slots, layout_.dispatch_round_rows);
 }
 
 void ExchangeCore::dispatch_staged(const Call& call, DispatchState& state) {
   wait_for_arrivals(call, state.part, nullptr);
   plan_from_tables(call, state);
-  place_own_rows(state, model::rows_of_tokens(state.handle.receive, rank(), 0, state.handle.send.num_tokens), nullptr);
+  place_own_rows(call, state, model::rows_of_tokens(state.handle.receive, rank(), 0, state.handle.send.num_tokens));
   const model::ReceivePlan& receive = state.handle.receive;
   // Sends of round r and takes of round r - 1 alternate, so both halves of a share are in use and nobody waits for
   // itself.
@@ -411,11 +411,11 @@ void ExchangeCore::send_staged_round(const Call& call, DispatchState& state, std
     for (std::int64_t i = first; i < last; ++i) {
       scratch_.moves[idx(i - first)] = {tokens[idx(i)], static_cast<std::int32_t>(i - first)};
     }
-    group_->backend().pack(shape_.dispatch_row,
-                           state.source,
-                           dispatch_round_slots(dst, rank(), round),
-                           scratch_.moves.first(idx(last - first)),
-                           backend::Stores::cached);
+    group_->backend().place(shape_.dispatch_row,
+                            state.source,
+                            dispatch_round_slots(dst, rank(), round),
+                            scratch_.moves.first(idx(last - first)),
+                            backend::Stores::cached);
     group_->at(Step::rows_written);
     group_->signal_rounds(call, dst, count);
   });
@@ -435,11 +435,11 @@ void ExchangeCore::take_staged_round(const Call& call, DispatchState& state, std
                                               static_cast<std::int32_t>(end),
                                               model::MoveSource::wire_index,
                                               scratch_.moves);
-    group_->backend().unpack(shape_.dispatch_row,
-                             dispatch_round_slots(rank(), src, round),
-                             state.sink,
-                             scratch_.moves.first(num),
-                             state.stores);
+    group_->backend().copy_rows(shape_.dispatch_row,
+                                dispatch_round_slots(rank(), src, round),
+                                state.sink,
+                                scratch_.moves.first(num),
+                                state.stores);
     group_->signal_taken(call, src, static_cast<std::uint32_t>(round + 1));
   });
 }

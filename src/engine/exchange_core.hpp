@@ -98,7 +98,7 @@ class ExchangeCore {
   void choose_result_memory(DispatchState& state);
   void publish_tables(const Call& call, DispatchState& state);
   void plan_from_tables(const Call& call, DispatchState& state);
-  [[nodiscard]] std::byte* latency_slots(const Call& call, int at_rank, int of_rank) const noexcept;
+  [[nodiscard]] backend::RowArrays latency_slots(const Call& call, int at_rank, int of_rank) const noexcept;
   void dispatch_latency(const Call& call, DispatchState& state);
   /// True if every peer's table is there and nobody refused; never waits.
   bool has_everybody_arrived(const Call& call);
@@ -108,13 +108,10 @@ class ExchangeCore {
                           std::int64_t first,
                           std::int64_t last,
                           std::array<std::size_t, kMaxRanks>& next);
-  /// Slots by token in which the own rows lie cast, null without a cast.
-  [[nodiscard]] std::byte* own_slots(const Call& call) const noexcept;
-  /// Places own wire rows. `cast_slots`: slots by token with the own rows cast already, or null.
-  void place_own_rows(DispatchState& state, model::RowRange rows, const std::byte* cast_slots);
+  void place_own_rows(const Call& call, DispatchState& state, model::RowRange rows);
   void dispatch_direct(const Call& call, DispatchState& state);
   void send_direct_rows(DispatchState& state);
-  [[nodiscard]] std::byte* dispatch_round_slots(int at_rank, int of_rank, std::int64_t round) const noexcept;
+  [[nodiscard]] backend::RowArrays dispatch_round_slots(int at_rank, int of_rank, std::int64_t round) const noexcept;
   void dispatch_staged(const Call& call, DispatchState& state);
   void send_staged_round(const Call& call, DispatchState& state, std::int64_t round);
   void take_staged_round(const Call& call, DispatchState& state, std::int64_t round);

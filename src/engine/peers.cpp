@@ -61,6 +61,23 @@ backend::RowArrays result_rows(const model::Shape& shape,
   return rows;
 }
 
+backend::RowArrays slot_rows(const model::DispatchRowFormat& format,
+                             std::byte* memory,
+                             std::int64_t num_slots) noexcept {
+  const model::SlotLayout layout = model::slot_layout(format, num_slots);
+  backend::RowArrays rows;
+  rows.tokens = memory;
+  rows.token_stride_bytes = static_cast<std::int64_t>(format.payload_stride_bytes);
+  rows.scales = memory + layout.scales_offset_bytes;
+  rows.scale_row_stride_bytes = static_cast<std::int64_t>(format.scales_bytes);
+  rows.scale_item_stride_bytes = kScaleItemBytes;
+  for (std::size_t s = 0; s < kMaxSideTensors; ++s) {
+    rows.side[s] = memory + layout.side_offset_bytes[s];
+    rows.side_stride_bytes[s] = static_cast<std::int64_t>(format.side_bytes[s]);
+  }
+  return rows;
+}
+
 backend::RowArrays output_rows(const model::Shape& shape, const DispatchOutput& output) noexcept {
   backend::RowArrays rows;
   rows.tokens = output.tokens.data;

@@ -27,6 +27,11 @@ void for_each_peer(int rank, int num_ranks, const Function& function) {
                                              const model::ResultLayout& layout,
                                              std::byte* memory) noexcept;
 
+/// `num_slots` slots that begin at `memory`, as rows.
+[[nodiscard]] backend::RowArrays slot_rows(const model::DispatchRowFormat& format,
+                                           std::byte* memory,
+                                           std::int64_t num_slots) noexcept;
+
 /// The caller's result tensors as rows.
 [[nodiscard]] backend::RowArrays output_rows(const model::Shape& shape, const DispatchOutput& output) noexcept;
 

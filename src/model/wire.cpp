@@ -11,22 +11,31 @@ DispatchRowFormat dispatch_row_format(const ExchangeConfig& config) noexcept {
   format.scale_format = config.scale_format;
   format.scale_items = num_scale_items(config.hidden, config.scale_format);
   format.payload_bytes = base::idx(config.hidden) * size_of(format.wire_dtype);
-  std::size_t end = base::align_up(format.payload_bytes, kPartAlign);
-  format.content_bytes = format.payload_bytes;
-  const auto append = [&](std::size_t bytes) {
-    const std::size_t offset = end;
-    end = base::align_up(end + bytes, kPartAlign);
-    format.content_bytes += bytes;
-    return offset;
-  };
+  format.payload_stride_bytes = base::align_up(format.payload_bytes, kPartAlign);
   format.scales_bytes = base::idx(format.scale_items) * 4;
-  format.scales_offset_bytes = append(format.scales_bytes);
+  format.content_bytes = format.payload_bytes + format.scales_bytes;
+  format.stride_bytes =
+      base::align_up(format.payload_stride_bytes, kSlotAlign) + base::align_up(format.scales_bytes, kSlotAlign);
   for (std::size_t s = 0; s < kMaxSideTensors; ++s) {
     format.side_bytes[s] = base::idx(config.side_bytes[s]);
-    format.side_offset_bytes[s] = append(format.side_bytes[s]);
+    format.content_bytes += format.side_bytes[s];
+    format.stride_bytes += base::align_up(format.side_bytes[s], kSlotAlign);
   }
-  format.stride_bytes = base::align_up(end, kSlotAlign);
   return format;
+}
+
+SlotLayout slot_layout(const DispatchRowFormat& format, std::int64_t num_slots) noexcept {
+  SlotLayout layout;
+  const std::size_t slots = base::idx(num_slots);
+  std::size_t end = base::align_up(slots * format.payload_stride_bytes, kSlotAlign);
+  layout.scales_offset_bytes = end;
+  end += base::align_up(slots * format.scales_bytes, kSlotAlign);
+  for (std::size_t s = 0; s < kMaxSideTensors; ++s) {
+    layout.side_offset_bytes[s] = end;
+    end += base::align_up(slots * format.side_bytes[s], kSlotAlign);
+  }
+  layout.total_bytes = end;
+  return layout;
 }
 
 CombineRowFormat combine_row_format(const ExchangeConfig& config, bool can_overflow) noexcept {

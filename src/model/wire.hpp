@@ -1,7 +1,7 @@
-// Wire: where the parts of one row lie in a slot. Computed once here; nobody else adds offsets.
+// Wire: how rows lie in slots. Computed once here; nobody else adds offsets.
 // Room: model · host+device arithmetic.
-// Source: [ours] payload first, then scales, then side tensors, each on 16 bytes; slots on 64 (one cache line has one
-// row).
+// Source: [ours] slots of one source are arrays, one a part, so that rows of neighbouring tokens travel as one long
+// copy.
 
 #pragma once
 
@@ -41,13 +41,21 @@ struct DispatchRowFormat {
   ScaleFormat scale_format = ScaleFormat::none;
   int scale_items = 0;
   std::size_t payload_bytes = 0;
-  std::size_t scales_offset_bytes = 0;
   std::size_t scales_bytes = 0;
-  std::array<std::size_t, kMaxSideTensors> side_offset_bytes{};
   std::array<std::size_t, kMaxSideTensors> side_bytes{};
-  std::size_t content_bytes = 0;  ///< payload + scales + sides, without padding: what P3 counts
-  std::size_t stride_bytes = 0;   ///< slot to slot
+  std::size_t payload_stride_bytes = 0;  ///< slot to slot in the array of payloads
+  std::size_t content_bytes = 0;         ///< payload + scales + sides, without padding: what P3 counts
+  std::size_t stride_bytes = 0;          ///< what one slot takes of a window at most, all parts together
 };
+
+/// Where the arrays of `num_slots` slots begin; they fit into num_slots * stride_bytes. Payloads come first.
+struct SlotLayout {
+  std::size_t scales_offset_bytes = 0;
+  std::array<std::size_t, kMaxSideTensors> side_offset_bytes{};
+  std::size_t total_bytes = 0;
+};
+
+[[nodiscard]] SlotLayout slot_layout(const DispatchRowFormat& format, std::int64_t num_slots) noexcept;
 
 /// A combined row as it travels: payload, then the lane (K floats) and the kept-choices mask (u64) where the
 /// configuration has them.

@@ -50,16 +50,21 @@ enum class Order { row_major, column_major, grouped };
 /// Rows as separate tensors, with odd strides between rows.
 class Tensors {
  public:
-  Tensors(const model::DispatchRowFormat& format, std::size_t row_bytes, std::int64_t num_rows, Order order)
-      : format_(format),
+  Tensors(const model::DispatchRowFormat& format,
+          std::size_t row_bytes,
+          std::int64_t num_rows,
+          Order order,
+          std::size_t gap_bytes = 6)
+      : gap_bytes_(gap_bytes),
+        format_(format),
         row_bytes_(row_bytes),
         num_rows_(num_rows),
-        tokens_(static_cast<std::size_t>(num_rows) * (row_bytes + kGap)),
+        tokens_(static_cast<std::size_t>(num_rows) * (row_bytes + gap_bytes)),
         scales_(static_cast<std::size_t>(num_rows + kGroupRows) * (format.scales_bytes + 4)),
         side_{Guarded(static_cast<std::size_t>(num_rows) * format.side_bytes[0]),
               Guarded(static_cast<std::size_t>(num_rows) * format.side_bytes[1])} {
     arrays_.tokens = tokens_.begin();
-    arrays_.token_stride_bytes = static_cast<std::int64_t>(row_bytes + kGap);
+    arrays_.token_stride_bytes = static_cast<std::int64_t>(row_bytes + gap_bytes);
     arrays_.scales = scales_.begin();
     if (order == Order::row_major) {
       arrays_.scale_row_stride_bytes = format.scale_items * 4;
@@ -107,13 +112,12 @@ class Tensors {
     bool is_clean = tokens_.is_whole() && scales_.is_whole() && side_[0].is_whole() && side_[1].is_whole();
     for (std::int64_t r = 0; r < num_rows_; ++r) {
       const std::byte* const gap = arrays_.tokens + r * arrays_.token_stride_bytes + row_bytes_;
-      for (std::size_t i = 0; i < kGap; ++i) is_clean = is_clean && gap[i] == value;
+      for (std::size_t i = 0; i < gap_bytes_; ++i) is_clean = is_clean && gap[i] == value;
     }
     return is_clean;
   }
 
  private:
-  static constexpr std::size_t kGap = 6;
   static constexpr std::int64_t kGroupRows = 4;
 
   static void append(std::vector<std::byte>& bytes, const std::byte* from, std::size_t size) {
@@ -127,6 +131,7 @@ class Tensors {
            i * arrays_.scale_item_stride_bytes;
   }
 
+  std::size_t gap_bytes_;
   model::DispatchRowFormat format_;
   std::size_t row_bytes_;
   std::int64_t num_rows_;
@@ -203,16 +208,41 @@ TEST_P(BackendContract, BringsRowsOfEveryTypeThroughSlotsUnchanged) {
       Tensors sink(format, format.payload_bytes, num, Order::row_major);
       source.fill(random_);
       sink.fill(std::byte{0x5A});
-      Guarded slots(static_cast<std::size_t>(num) * format.stride_bytes);
+      Tensors slots(format, format.payload_bytes, num, Order::row_major, 0);
+      slots.fill(std::byte{0x5A});
       const auto there = scattered_moves(num, random_);
       std::vector<RowMove> back;
       for (const RowMove& move : there) back.push_back({move.dst, move.src});
-      backend_->pack(format, source.arrays(), slots.begin(), there, stores_);
-      backend_->unpack(format, slots.begin(), sink.arrays(), back, stores_);
+      backend_->place(format, source.arrays(), slots.arrays(), there, stores_);
+      backend_->copy_rows(format, slots.arrays(), sink.arrays(), back, stores_);
       for (std::int32_t r = 0; r < num; ++r) ASSERT_EQ(sink.row(r), source.row(r)) << to_string(dtype) << " row " << r;
       EXPECT_TRUE(sink.is_whole(std::byte{0x5A}));
-      EXPECT_TRUE(slots.is_whole());
+      EXPECT_TRUE(slots.is_whole(std::byte{0x5A}));
     }
+  }
+}
+
+TEST_P(BackendContract, CopiesRunsOfNeighboursWithoutGapsAsIfOneByOne) {
+  for (const int hidden : {1, 7, 64, 2880}) {
+    const auto format = format_of(hidden, DType::e4m3, Cast::none, ScaleFormat::f32, {3, 16});
+    constexpr std::int32_t kRows = 40;
+    Tensors source(format, format.payload_bytes, kRows, Order::row_major, 0);
+    Tensors sink(format, format.payload_bytes, kRows, Order::row_major, 0);
+    source.fill(random_);
+    sink.fill(std::byte{0x5A});
+    // Runs of 1, 2, 3 ... rows, each behind a jump on one side or the other.
+    std::vector<RowMove> moves{{0, 0}, {2, 1}, {3, 2}, {4, 5}, {5, 6}, {6, 7}, {30, 9}, {31, 10}, {33, 11}, {39, 39}};
+    backend_->copy_rows(format, source.arrays(), sink.arrays(), moves, stores_);
+    std::vector<bool> is_written(kRows, false);
+    for (const RowMove& move : moves) {
+      is_written[static_cast<std::size_t>(move.dst)] = true;
+      ASSERT_EQ(sink.row(move.dst), source.row(move.src)) << "hidden " << hidden << " row " << move.src;
+    }
+    for (std::int32_t r = 0; r < kRows; ++r) {
+      if (is_written[static_cast<std::size_t>(r)]) continue;
+      EXPECT_THAT(sink.row(r), testing::Each(std::byte{0x5A})) << "row " << r;
+    }
+    EXPECT_TRUE(sink.is_whole(std::byte{0x5A}));
   }
 }
 
@@ -246,16 +276,17 @@ TEST_P(BackendContract, CastsToTheSameBytesInPlaceAndThroughSlots) {
         source.fill(random_);
         direct.fill(std::byte{0x5A});
         through.fill(std::byte{0x5A});
-        Guarded slots(static_cast<std::size_t>(num) * format.stride_bytes);
+        Tensors slots(format, format.payload_bytes, num, Order::row_major, 0);
         const auto moves = scattered_moves(num, random_);
         std::vector<RowMove> same;
         for (std::int32_t r = 0; r < num; ++r) same.push_back({r, r});
         backend_->place(format, source.arrays(), direct.arrays(), moves, stores_);
-        backend_->pack(format, source.arrays(), slots.begin(), moves, stores_);
-        backend_->unpack(format, slots.begin(), through.arrays(), same, stores_);
+        backend_->place(format, source.arrays(), slots.arrays(), moves, stores_);
+        backend_->copy_rows(format, slots.arrays(), through.arrays(), same, stores_);
         for (std::int32_t r = 0; r < num; ++r)
           ASSERT_EQ(direct.row(r), through.row(r)) << "hidden " << hidden << " row " << r;
-        EXPECT_TRUE(direct.is_whole(std::byte{0x5A}) && through.is_whole(std::byte{0x5A}) && slots.is_whole());
+        EXPECT_TRUE(direct.is_whole(std::byte{0x5A}) && through.is_whole(std::byte{0x5A}) &&
+                    slots.is_whole(std::byte{0x5A}));
       }
     }
   }
@@ -335,8 +366,6 @@ TEST_P(BackendContract, CopiesPlainBytesOfAnyLength) {
 
 TEST_P(BackendContract, TakesNoRowsWithNullAddresses) {
   const auto format = format_of(128, DType::bf16, Cast::fp8, ScaleFormat::f32, {0, 0});
-  backend_->pack(format, {}, nullptr, {}, stores_);
-  backend_->unpack(format, nullptr, {}, {}, stores_);
   backend_->place(format, {}, {}, {}, stores_);
   backend_->copy_rows(format, {}, {}, {}, stores_);
   backend_->copy_slots(nullptr, 0, nullptr, 0, 128, {}, stores_);

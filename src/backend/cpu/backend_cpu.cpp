@@ -45,46 +45,19 @@ class CpuBackend final : public Backend {
     return is_worth_streaming(kernels_, call_bytes) ? Stores::streamed : Stores::cached;
   }
 
-  void pack(const model::DispatchRowFormat& format,
-            const ConstRowArrays& source,
-            std::byte* slots,
-            std::span<const RowMove> moves,
-            Stores stores) noexcept override {
-    move_rows(
-        format,
-        moves,
-        stores,
-        format.cast != Cast::none,
-        [&](std::int32_t r) { return parts_of_row(format, source, r); },
-        [&](std::int32_t i) { return parts_of_slot(format, slots, i); });
-  }
-
-  void unpack(const model::DispatchRowFormat& format,
-              const std::byte* slots,
-              const RowArrays& sink,
-              std::span<const RowMove> moves,
-              Stores stores) noexcept override {
-    move_rows(
-        format,
-        moves,
-        stores,
-        false,
-        [&](std::int32_t i) { return parts_of_slot(format, slots, i); },
-        [&](std::int32_t r) { return parts_of_row(format, sink, r); });
-  }
-
   void place(const model::DispatchRowFormat& format,
              const ConstRowArrays& source,
              const RowArrays& sink,
              std::span<const RowMove> moves,
              Stores stores) noexcept override {
-    move_rows(
-        format,
-        moves,
-        stores,
-        format.cast != Cast::none,
-        [&](std::int32_t r) { return parts_of_row(format, source, r); },
-        [&](std::int32_t r) { return parts_of_row(format, sink, r); });
+    if (format.cast == Cast::none) return copy_rows(format, source, sink, moves, stores);
+    const BatchWay way{kernels_, can_stream(stores)};
+    const DefaultFloatMode mode;
+    for (std::size_t m = 0; m < moves.size(); ++m) {
+      const std::byte* const next = parts_of_row(format, source, moves[following(moves, m)].src).tokens;
+      cast_row(way, format, parts_of_row(format, source, moves[m].src), parts_of_row(format, sink, moves[m].dst), next);
+    }
+    if (way.is_streamed) fence_streams();
   }
 
   void copy_rows(const model::DispatchRowFormat& format,
@@ -92,13 +65,22 @@ class CpuBackend final : public Backend {
                  const RowArrays& sink,
                  std::span<const RowMove> moves,
                  Stores stores) noexcept override {
-    move_rows(
-        format,
-        moves,
-        stores,
-        false,
-        [&](std::int32_t r) { return parts_of_row(format, source, r); },
-        [&](std::int32_t r) { return parts_of_row(format, sink, r); });
+    const BatchWay way{kernels_, can_stream(stores)};
+    const bool is_dense = has_no_gaps(format, source) && has_no_gaps(format, sink);
+    for (std::size_t m = 0; m < moves.size();) {
+      // Neighbours without gaps are one long copy: the processor moves whole lines then and need not read what it
+      // overwrites.
+      const std::size_t num = is_dense ? run_of_neighbours(moves.subspan(m)) : 1;
+      const std::size_t next = std::min(m + num, moves.size() - 1);
+      copy_run(way,
+               format,
+               parts_of_row(format, source, moves[m].src),
+               parts_of_row(format, sink, moves[m].dst),
+               num,
+               parts_of_row(format, source, moves[next].src).tokens);
+      m += num;
+    }
+    if (way.is_streamed) fence_streams();
   }
 
   void copy_slots(const std::byte* source,
@@ -144,24 +126,6 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  /// Moves rows between what `source_parts` and `sink_parts` find at an index.
-  template <class SourceParts, class SinkParts>
-  void move_rows(const model::DispatchRowFormat& format,
-                 std::span<const RowMove> moves,
-                 Stores stores,
-                 bool is_cast,
-                 SourceParts source_parts,
-                 SinkParts sink_parts) const noexcept {
-    const BatchWay way{kernels_, can_stream(stores)};
-    const auto move_one = is_cast ? cast_row : copy_row;
-    const DefaultFloatMode mode;
-    for (std::size_t m = 0; m < moves.size(); ++m) {
-      const std::byte* const next = source_parts(moves[following(moves, m)].src).tokens;
-      move_one(way, format, source_parts(moves[m].src), sink_parts(moves[m].dst), next);
-    }
-    if (way.is_streamed) fence_streams();
-  }
-
   /// The scalar level has no kernel that streams.
   [[nodiscard]] bool can_stream(Stores stores) const noexcept {
     return kCanStream && stores == Stores::streamed && kernels_.copy_lines != nullptr;

@@ -1,4 +1,4 @@
-// Rows: where the parts of one row lie, in a slot or in separate tensors, and how one row gets from one to the other.
+// Rows: where the parts of one row lie, and how rows get from one place to another.
 // Room: backend/cpu · host.
 
 #pragma once
@@ -22,19 +22,6 @@ struct BasicRowParts {
 
 using RowParts = BasicRowParts<std::byte>;
 using ConstRowParts = BasicRowParts<const std::byte>;
-
-/// Returns the parts of slot `i`.
-template <class Byte>
-[[nodiscard]] BasicRowParts<Byte> parts_of_slot(const model::DispatchRowFormat& format,
-                                                Byte* slots,
-                                                std::int64_t i) noexcept {
-  Byte* const slot = slots + base::idx(i) * format.stride_bytes;
-  BasicRowParts<Byte> parts;
-  parts.tokens = slot;
-  parts.scales = slot + format.scales_offset_bytes;
-  for (std::size_t s = 0; s < kMaxSideTensors; ++s) parts.side[s] = slot + format.side_offset_bytes[s];
-  return parts;
-}
 
 /// Returns the parts of row `r`; those that the format lacks are not valid addresses.
 template <class Byte>
@@ -62,14 +49,19 @@ struct BatchWay {
   bool is_streamed;  // past the caches
 };
 
-/// Copies one row in received form. `next` is the row that will be read after it, as a hint.
-void copy_row(const BatchWay& way,
+/// True if rows r and r + 1 touch in every part that the format has.
+[[nodiscard]] bool has_no_gaps(const model::DispatchRowFormat& format, const ConstRowArrays& rows) noexcept;
+
+/// Copies `num_rows` rows in received form from `source` on; more than one only without gaps. `next` is the row that
+/// will be read after them, as a hint.
+void copy_run(const BatchWay& way,
               const model::DispatchRowFormat& format,
               const ConstRowParts& source,
               const RowParts& sink,
+              std::size_t num_rows,
               const std::byte* next) noexcept;
 
-/// Casts one bf16 row, and copies its side tensors. `next` as in copy_row.
+/// Casts one bf16 row, and copies its side tensors. `next` as in copy_run.
 void cast_row(const BatchWay& way,
               const model::DispatchRowFormat& format,
               const ConstRowParts& source,

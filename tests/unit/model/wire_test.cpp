@@ -24,19 +24,25 @@ TEST(ScaleItems, CountTheShortLastBlockAndPackFourExponentsInAWord) {
   EXPECT_EQ(num_scale_items(513, ScaleFormat::ue8m0), 2);
 }
 
-TEST(DispatchRowFormat, PutsPayloadScalesAndSidesBehindEachOtherOnSixteenBytes) {
+TEST(DispatchRowFormat, KeepsAnArrayForEachPartOnALine) {
   ExchangeConfig config = config_of(129, DType::e4m3);
   config.scale_format = ScaleFormat::f32;
   config.side_bytes = {3, 17};
   const auto format = dispatch_row_format(config);
   EXPECT_EQ(format.wire_dtype, DType::e4m3);
   EXPECT_EQ(format.payload_bytes, 129U);
-  EXPECT_EQ(format.scales_offset_bytes, 144U);
   EXPECT_EQ(format.scales_bytes, 8U);
-  EXPECT_EQ(format.side_offset_bytes[0], 160U);
-  EXPECT_EQ(format.side_offset_bytes[1], 176U);
+  EXPECT_EQ(format.payload_stride_bytes, 144U);
   EXPECT_EQ(format.content_bytes, 129U + 8U + 3U + 17U);
-  EXPECT_EQ(format.stride_bytes, 256U);  // 176 + 17 = 193, on 64
+  EXPECT_EQ(format.stride_bytes, 192U + 64U + 64U + 64U);  // each part on 64
+  const SlotLayout slots = slot_layout(format, 10);
+  EXPECT_EQ(slots.scales_offset_bytes, 1472U);  // 1440 on 64
+  EXPECT_EQ(slots.side_offset_bytes[0], 1472U + 128U);
+  EXPECT_EQ(slots.side_offset_bytes[1], 1472U + 128U + 64U);
+  EXPECT_EQ(slots.total_bytes, 1472U + 128U + 64U + 192U);
+  for (const std::int64_t num : {1, 3, 128}) {
+    EXPECT_LE(slot_layout(format, num).total_bytes, static_cast<std::size_t>(num) * format.stride_bytes);
+  }
 }
 
 TEST(DispatchRowFormat, TravelsAsE4m3WithScalesAfterTheCast) {
@@ -47,7 +53,7 @@ TEST(DispatchRowFormat, TravelsAsE4m3WithScalesAfterTheCast) {
   EXPECT_EQ(format.input_dtype, DType::bf16);
   EXPECT_EQ(format.wire_dtype, DType::e4m3);
   EXPECT_EQ(format.content_bytes, 7168U + 56U * 4U);
-  EXPECT_EQ(format.stride_bytes, 7424U);  // 7168 + 224 = 7392, on 64
+  EXPECT_EQ(format.stride_bytes, 7168U + 256U);
 }
 
 TEST(DispatchRowFormat, KeepsSlotsOnALineForTheNarrowestRow) {
