@@ -132,7 +132,7 @@ FloorWindows::FloorWindows(const BenchSetup& setup, bool is_private)
     : is_shared_(!is_private),
       num_turns_(setup.config.path == Path::latency ? 2 : 1),
       rank_bytes_(floor_window_bytes(setup)),
-      pages_(num_turns_ * rank_bytes_ * static_cast<std::size_t>(setup.num_ranks), !is_private) {}
+      pages_(num_turns_ * rank_bytes_ * static_cast<std::size_t>(setup.num_ranks) + kFlagBytes, !is_private) {}
 
 Floor::Floor(const BenchSetup& setup, int rank, const FloorWindows& windows, const std::vector<RowCounts>& counts) {
   const auto sets = static_cast<std::size_t>(setup.num_sets);
@@ -243,8 +243,8 @@ double Floor::pass_us(const CopyPlan& plan, const Copier& copier, const std::fun
 double flag_round_trip_us(int rank, const FloorWindows& windows) {
   constexpr std::uint64_t kRounds = 4000;
   constexpr std::uint64_t kRoundsPerSample = 20;
-  // Two flags on lines of their own at the start of rank 0's window; the floor's passes overwrite them later.
-  auto* const first = reinterpret_cast<std::uint64_t*>(windows.of(0, 0));
+  // Two flags on lines of their own.
+  auto* const first = reinterpret_cast<std::uint64_t*>(windows.flags());
   auto* const second = first + 32;
   std::atomic_ref<std::uint64_t> mine(rank == 0 ? *first : *second);
   std::atomic_ref<std::uint64_t> theirs(rank == 0 ? *second : *first);

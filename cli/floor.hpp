@@ -27,7 +27,12 @@ class FloorWindows {
     return pages_.data() + (static_cast<std::size_t>(rank) * num_turns_ + set % num_turns_) * rank_bytes_;
   }
 
+  /// Returns a page for flags, behind the windows.
+  [[nodiscard]] std::byte* flags() const noexcept { return pages_.data() + pages_.size() - kFlagBytes; }
+
   [[nodiscard]] bool is_shared() const noexcept { return is_shared_; }
+
+  static constexpr std::size_t kFlagBytes = 4096;
 
  private:
   bool is_shared_;

@@ -129,13 +129,15 @@ void read_report(Child& child) {
 void observe(Child& child) {
   int status = 0;
   read_report(child);
-  if (::waitpid(child.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != child.pid) return;
-  child.is_stopped = WIFSTOPPED(status);
-  if (WIFEXITED(status)) child.outcome.exit_code = WEXITSTATUS(status);
-  if (WIFSIGNALED(status)) child.outcome.signal = WTERMSIG(status);
-  if (WIFEXITED(status) || WIFSIGNALED(status)) {
-    child.is_running = false;
-    read_report(child);
+  // Every change that has come: a child that was stopped and woken must not pass for stopped until the next look.
+  while (child.is_running && ::waitpid(child.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == child.pid) {
+    child.is_stopped = WIFSTOPPED(status);
+    if (WIFEXITED(status)) child.outcome.exit_code = WEXITSTATUS(status);
+    if (WIFSIGNALED(status)) child.outcome.signal = WTERMSIG(status);
+    if (WIFEXITED(status) || WIFSIGNALED(status)) {
+      child.is_running = false;
+      read_report(child);
+    }
   }
 }
 
