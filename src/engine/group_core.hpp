@@ -72,8 +72,6 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
 
   [[nodiscard]] backend::Backend& backend() const noexcept { return *backend_; }
 
-  [[nodiscard]] const transport::Transport& transport() const noexcept { return *transport_; }
-
   [[nodiscard]] std::string_view transport_name() const noexcept { return transport_name_; }
 
   [[nodiscard]] const GroupOptions& options() const noexcept { return options_; }

@@ -16,16 +16,8 @@ using Word = std::uint64_t;
   return std::atomic_ref<Word>(const_cast<Word&>(word)).load(std::memory_order_acquire);
 }
 
-[[nodiscard]] inline Word load_relaxed(const Word& word) noexcept {
-  return std::atomic_ref<Word>(const_cast<Word&>(word)).load(std::memory_order_relaxed);
-}
-
 inline void store_release(Word& word, Word value) noexcept {
   std::atomic_ref<Word>(word).store(value, std::memory_order_release);
-}
-
-inline void store_relaxed(Word& word, Word value) noexcept {
-  std::atomic_ref<Word>(word).store(value, std::memory_order_relaxed);
 }
 
 }  // namespace moebus::sync
