@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-VOCABULARY = {f"moebus/{name}.hpp" for name in ("types", "tensor", "config", "io", "stats", "error", "version")}
+VOCABULARY = {f"moebus/{name}.hpp" for name in ("types", "tensor", "config", "io", "stats", "error", "placement", "version")}
 VERBS = {f"moebus/{name}.hpp" for name in ("group", "exchange", "info", "moebus")}
 PUBLIC = VOCABULARY | VERBS
 BASE, SYNC, MODEL = r"base/[^/]+", r"sync/[^/]+", r"model/[^/]+"

@@ -13,6 +13,7 @@ namespace moebus {
 inline constexpr int kMaxRanks = 64;
 inline constexpr int kMaxTopk = 64;
 inline constexpr int kMaxSideTensors = 2;
+inline constexpr int kMaxContexts = 8;
 
 /// Names an element type. All of them are moved bit for bit; bf16, f16 and f32 can be summed; e4m3 is a target of the
 /// cast. Packed formats (FP4, INT4) travel as u8 with as many columns as bytes.
@@ -76,6 +77,13 @@ enum class ScaleOrder : std::uint8_t { row_major, column_major };
 /// CombineInput::topk_weights.
 enum class Weighting : std::uint8_t { none, dispatched, given };
 
+/// How rows cross between nodes. `gateway`: once per (token, node), to one rank of the node, which forwards them, and adds
+/// up what goes back. `direct`: once per (token, rank), without a stop.
+enum class InterNode : std::uint8_t { gateway, direct };
+
+/// Whose memory a rank maps: everybody's that can be, its own node's only, or nobody's.
+enum class MapPeers : std::uint8_t { reachable, node, none };
+
 /// Columns that share one scale (the last block may be shorter).
 inline constexpr int kScaleBlock = 128;
 
@@ -89,5 +97,7 @@ std::string_view to_string(Cast cast) noexcept;
 std::string_view to_string(ScaleFormat format) noexcept;
 std::string_view to_string(ScaleOrder order) noexcept;
 std::string_view to_string(Weighting weighting) noexcept;
+std::string_view to_string(InterNode inter_node) noexcept;
+std::string_view to_string(MapPeers map_peers) noexcept;
 
 }  // namespace moebus

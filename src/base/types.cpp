@@ -126,4 +126,26 @@ std::string_view to_string(Weighting weighting) noexcept {
   return "unknown";
 }
 
+std::string_view to_string(InterNode inter_node) noexcept {
+  switch (inter_node) {
+    case InterNode::gateway:
+      return "gateway";
+    case InterNode::direct:
+      return "direct";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(MapPeers map_peers) noexcept {
+  switch (map_peers) {
+    case MapPeers::reachable:
+      return "reachable";
+    case MapPeers::node:
+      return "node";
+    case MapPeers::none:
+      return "none";
+  }
+  return "unknown";
+}
+
 }  // namespace moebus

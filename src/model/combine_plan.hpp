@@ -48,50 +48,85 @@ struct SumTerms {
   std::span<std::byte*> output_row;  // [outputs]
 };
 
-/// Returns the wire rows [first, last) of `src` whose token is in [first_token, last_token).
-struct RowRange {
-  std::int32_t first;
-  std::int32_t last;
-};
-
+/// Returns the wire rows of `src` whose token is in [first_token, last_token).
 [[nodiscard]] RowRange rows_of_tokens(const ReceivePlan& plan,
                                       int src,
                                       std::int64_t first_token,
                                       std::int64_t last_token) noexcept;
 
-/// Owner, expert layouts, per_rank: what to add for wire rows [first, last), and into which slots of their home.
-/// `home_weights` [home tokens, K] are the weights that came with the combine; null = those of the dispatch, or none.
+/// Owner: the rows that wire rows [first, last) send, numbered 0, 1, ... : one per wire row, or with per_expert one per
+/// distinct choice here, in top-k order. Writes each one's slot, and whether there is a payload (1) or a tail only (0:
+/// dropped for lack of capacity). Returns how many; at most (last - first) * (per_expert ? K : 1).
+[[nodiscard]] std::size_t list_owner_slots(const Shape& shape,
+                                           const ReceivePlan& plan,
+                                           RowRange rows,
+                                           const HomeSlots& slots,
+                                           std::span<std::int32_t> slot,
+                                           std::span<std::uint8_t> has_payload) noexcept;
+
+/// Owner, expert layouts, per_rank: what to add for wire rows [first, last). Row i of the numbering above goes to
+/// data + at[i] * stride (`at` empty: i). `home_weights` [home tokens, K] are the weights that came with the combine; null =
+/// those of the dispatch, or none.
 void list_owner_sums(const Shape& shape,
                      const ReceivePlan& plan,
                      RowRange rows,
                      const RowsView& results,
                      const float* home_weights,
-                     const HomeSlots& slots,
+                     std::byte* data,
+                     std::span<const std::int32_t> at,
                      SumTerms& terms) noexcept;
 
-/// Owner, rows that travel as they are (rank_major, or per_expert): moves from result rows to slots; returns how many.
+/// Owner, rows that travel as they are (rank_major, or per_expert): moves from result rows to at[i] (`at` empty: i); returns
+/// how many.
 [[nodiscard]] std::size_t list_owner_moves(const Shape& shape,
                                            const ReceivePlan& plan,
                                            RowRange rows,
-                                           const HomeSlots& slots,
+                                           std::span<const std::int32_t> at,
                                            std::span<RowMove> moves) noexcept;
 
-/// Owner: writes lane and kept-choices mask behind the rows in their slots, where the format has them.
-void write_tails(
-    const Shape& shape, const ReceivePlan& plan, RowRange rows, const LaneView& lane, const HomeSlots& slots) noexcept;
+/// Owner: writes lane and kept-choices mask behind the rows, where the format has them.
+void write_tails(const Shape& shape,
+                 const ReceivePlan& plan,
+                 RowRange rows,
+                 const LaneView& lane,
+                 std::byte* data,
+                 std::span<const std::int32_t> at) noexcept;
+
+/// Sums over the ranks of a node that home adds itself (levels 2): its own node's, and every node's without gateways.
+/// `rows` has partial_rows_per_token() rows for each token of a block.
+struct PartialSums {
+  std::byte* rows = nullptr;
+  std::int64_t stride_bytes = 0;
+};
+
+/// Returns the most partial sums a token has at home: 0 with one level or per_expert rows.
+[[nodiscard]] int partial_rows_per_token(const Shape& shape) noexcept;
+
+/// Home, levels 2: what to add into partial sums for its tokens [first_token, last_token); returns the number of outputs.
+/// Nodes of which no row exists have none. Arguments as list_home_sums.
+[[nodiscard]] std::int64_t list_partial_sums(const Shape& shape,
+                                             const SendPlan& send,
+                                             const ReceivePlan& receive,
+                                             std::int64_t first_token,
+                                             std::int64_t last_token,
+                                             const RowsView& results,
+                                             const HomeSlots& slots,
+                                             const PartialSums& partial,
+                                             SumTerms& terms) noexcept;
 
 /// Home: what to add for its tokens [first_token, last_token). Own rank_major rows, and own per_expert rows, are taken
-/// from `results` where they lie; all others from the slots. `weights` [tokens, K] are used by per_expert sums only;
-/// null = unweighted.
+/// from `results` where they lie; all others from the slots. With levels 2 (and per_rank rows) nodes are added by the
+/// position of their last chosen expert: from `partial`, as list_partial_sums left them, or from a gateway's slot.
+/// `weights` [tokens, K] are used by per_expert sums only; null = unweighted.
 void list_home_sums(const Shape& shape,
                     const SendPlan& send,
                     const ReceivePlan& receive,
-                    int rank,
                     std::int64_t first_token,
                     std::int64_t last_token,
                     const RowsView& results,
                     const float* weights,
                     const HomeSlots& slots,
+                    const PartialSums& partial,
                     SumTerms& terms) noexcept;
 
 /// Home: collects the lane [tokens, K] and the missing choices [tokens] of its tokens; returns how many tokens miss
@@ -99,7 +134,6 @@ void list_home_sums(const Shape& shape,
 [[nodiscard]] std::int64_t read_tails(const Shape& shape,
                                       const SendPlan& send,
                                       const ReceivePlan& receive,
-                                      int rank,
                                       std::int64_t first_token,
                                       std::int64_t last_token,
                                       const LaneView& lane,

@@ -38,6 +38,7 @@ struct WindowBytes {
   std::size_t parity = 0;  ///< one parity: tables, counts and latency slots
   std::size_t stage = 0;   ///< rounds of the throughput path
   std::size_t region = 0;  ///< results of direct delivery
+  std::size_t outbox = 0;  ///< where rows for peers that are not mapped are made before they are put; no peer writes it
 
   static constexpr int kNumParities = 2;  // P >= Q + H with Q = H = 1
 
@@ -49,7 +50,9 @@ struct WindowBytes {
 
   [[nodiscard]] std::size_t region_offset() const noexcept { return stage_offset() + stage; }
 
-  [[nodiscard]] std::size_t total() const noexcept { return region_offset() + region; }
+  [[nodiscard]] std::size_t outbox_offset() const noexcept { return region_offset() + region; }
+
+  [[nodiscard]] std::size_t total() const noexcept { return outbox_offset() + outbox; }
 
   void cover(const WindowBytes& other) noexcept;
 };
@@ -64,9 +67,11 @@ struct WindowLayout {
   std::size_t counts_offset = 0;  // [ranks][counts_per_source] i32 (throughput path)
   std::size_t counts_stride = 0;  // source to source
   std::size_t slots_offset = 0;   // latency path: dispatch [ranks][max tokens], combine [slots per token][max tokens]
-  // In the stage area:
-  std::int64_t dispatch_round_rows = 0;   // rows per (source, destination, round) of staged delivery
+  std::size_t relay_offset = 0;  // latency path, partial sums: [served][relay slots per token][max tokens] combine rows
+  // In the stage area (dispatch and combine overlay):
+  std::int64_t dispatch_round_rows = 0;   // rows per (source, destination, round); 0 = nothing comes in rounds anywhere
   std::int64_t combine_round_tokens = 0;  // home tokens per round
+  std::size_t relay_stage_offset = 0;     // combine, partial sums: [served][2][relay slots per token][round tokens] rows
 
   WindowBytes bytes;
 };

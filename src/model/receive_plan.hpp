@@ -17,7 +17,8 @@
 
 namespace moebus::model {
 
-/// One source's table as it arrived.
+/// One source's table as it arrived. That of a source whose rows a gateway forwards (Shape::is_relayed) concerns the whole
+/// node: rows without a seat here are left out of the plan.
 struct TableView {
   const std::byte* rows = nullptr;
   std::int32_t num_rows = 0;
@@ -29,13 +30,17 @@ struct TableView {
 struct ReceivePlan {
   std::array<std::int32_t, kMaxRanks + 1> first_row{};  // [ranks + 1] wire rows by source
   std::array<std::int32_t, kMaxRanks> num_tokens_of{};  // [ranks] tokens of each source
+  std::array<std::int32_t, kMaxRanks> num_table_rows{};  // [ranks] rows of each source's table, those left out included
   std::int64_t num_rows = 0;                            ///< rows of the result, see DispatchResult::num_rows
   std::int64_t num_overflowed = 0;                      ///< result rows dropped for lack of capacity
   std::int64_t capacity_rows = 0;                       ///< what was granted for this call
   bool has_weights = false;                             ///< every source that sent rows sent weights
 
   std::span<std::int32_t> token;      // [wire rows] source token
-  std::span<std::int32_t> home_slot;  // [wire rows] place of this rank among the token's ranks
+  std::span<std::int32_t> home_slot;  // [wire rows] where the row goes in combine: this rank's place among the token's
+                                      // hops; for relayed sources with partial sums, its place among the token's ranks on
+                                      // this node, by last chosen expert: the slot at the gateway
+  std::span<std::int32_t> table_row;  // [wire rows] index in the source's table: its place in rounds
   std::span<std::int32_t>
       position;                    // [wire rows, K] result row of each choice, -1 elsewhere or dropped (expert layouts)
   std::span<std::int32_t> choice;  // [wire rows, K] local expert of each choice, -1 elsewhere
@@ -69,8 +74,17 @@ void plan_receive(const Shape& shape,
 /// Where moves take a row from.
 enum class MoveSource : std::uint8_t {
   token,       ///< index = source token (latency slots, or the own rows' input tensor)
-  wire_index,  ///< index = wire row minus `first` (staged rounds)
+  round,       ///< index = table row minus `round_first` (rounds)
 };
+
+/// Wire rows [first, last).
+struct RowRange {
+  std::int32_t first;
+  std::int32_t last;
+};
+
+/// Returns the wire rows of `src` whose table row is in [first, last).
+[[nodiscard]] RowRange rows_of_round(const ReceivePlan& plan, int src, std::int64_t first, std::int64_t last) noexcept;
 
 /// Writes the moves of wire rows [first, last) to all their kept result rows; returns how many. `moves` is large
 /// enough: (last - first) * min(K, local experts).
@@ -79,7 +93,8 @@ enum class MoveSource : std::uint8_t {
                                      std::int32_t first,
                                      std::int32_t last,
                                      MoveSource source,
-                                     std::span<RowMove> moves) noexcept;
+                                     std::span<RowMove> moves,
+                                     std::int64_t round_first = 0) noexcept;
 
 /// Writes the moves from each wire row's first kept result row to its others (rows that came straight to their final
 /// place).

@@ -33,13 +33,13 @@ struct BadId {
 struct SendPlan {
   std::int32_t num_tokens = 0;
   bool has_weights = false;
-  std::array<std::int32_t, kMaxRanks> num_rows_to{};  // [ranks]
+  std::array<std::int32_t, kMaxRanks> num_rows_to{};  // [ranks] by hop; see Shape::hop
 
-  std::span<std::int32_t> ids;        // [tokens, K] expert or -1
+  std::span<std::int32_t> ids;        // [tokens, K] seat or -1
   std::span<float> weights;           // [tokens, K]
-  std::span<std::uint8_t> ranks;      // [tokens, min(ranks, K)] in order of their last chosen expert's position
-  std::span<std::uint8_t> num_ranks;  // [tokens]
-  std::span<std::int32_t> tokens_to;  // [ranks, tokens_to_stride] tokens for each destination, ascending
+  std::span<std::uint8_t> hops;       // [tokens, min(ranks, K)] in order of their last chosen expert's position
+  std::span<std::uint8_t> num_hops;   // [tokens]
+  std::span<std::int32_t> tokens_to;  // [ranks, tokens_to_stride] tokens for each hop, ascending
 
   void carve(base::Carver& carver, const Shape& shape) noexcept;
 
@@ -49,39 +49,43 @@ struct SendPlan {
   }
 };
 
-/// Number of ranks a token can have at most: the width of SendPlan::ranks.
-[[nodiscard]] int max_ranks_per_token(const Shape& shape) noexcept;
+/// Number of hops a token can have at most: the width of SendPlan::hops.
+[[nodiscard]] int max_hops_per_token(const Shape& shape) noexcept;
 
-/// Copies ids (i32 or i64) and weights into the plan; returns the first id that is neither an expert nor -1, or
-/// nothing.
+/// Copies ids (i32 or i64) and weights into the plan, experts turned into seats by the placement and `rule` (empty: the
+/// default rule); returns the first id that is neither an expert nor -1, or nothing. A rule that answers outside its range
+/// is asked modulo the number of replicas.
 [[nodiscard]] std::optional<BadId> take_routing(const Shape& shape,
                                                 const ConstTensorView& topk_idx,
                                                 const ConstTensorView& topk_weights,
                                                 std::int32_t num_tokens,
-                                                SendPlan& plan) noexcept;
+                                                SendPlan& plan,
+                                                const ReplicaRule& rule = {});
 
 /// Derives destinations and orders from the ids.
 void plan_send(const Shape& shape, SendPlan& plan) noexcept;
 
-/// Writes the rows of the routing table that concern each destination: tables[d] is the place at d for this source.
+/// Writes the rows of the routing table that concern each hop: tables[h] is the place at hop h for this source. The table
+/// of a gateway concerns its whole node.
 void write_tables(const Shape& shape,
                   const TableRowFormat& format,
                   const SendPlan& plan,
                   std::span<std::byte* const> tables) noexcept;
 
-/// Writes this source's counts: rows per destination [ranks], then rows per expert [experts] (a repeated expert counts
-/// once). `marks` is scratch [num_experts].
+/// Writes this source's counts: rows per owner [ranks], whatever the hop, then rows per seat [seats] (a repeated seat
+/// counts once). `marks` is scratch [num_seats].
 void write_counts(const Shape& shape,
                   const SendPlan& plan,
                   std::span<std::int32_t> marks,
                   std::span<std::int32_t> counts) noexcept;
 
 /// Where each row of a source goes in the destinations' regions: the first kept position of (token, destination), -1 =
-/// dropped. positions[d * max tokens + i] belongs to plan.tokens_for(d)[i].
+/// dropped. positions[d * max tokens + i] belongs to plan.tokens_for(d)[i]. Defined for destinations that are their own
+/// hop.
 struct RegionPlan {
   std::span<std::int32_t> positions;  // [ranks, max tokens]
-  std::span<std::int64_t> next;       // scratch [2, num_experts]: next index in each group, first row of each group
-  std::span<std::int32_t> marks;      // scratch [num_experts]: last token that chose the expert
+  std::span<std::int64_t> next;       // scratch [2, num_seats]: next index in each group, first row of each group
+  std::span<std::int32_t> marks;      // scratch [num_seats]: last token that chose the seat
 
   void carve(base::Carver& carver, const Shape& shape) noexcept;
 };

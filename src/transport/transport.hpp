@@ -12,6 +12,7 @@
 
 #include "base/deadline.hpp"
 #include "base/region.hpp"
+#include "sync/atomics.hpp"
 
 namespace moebus::transport {
 
@@ -29,10 +30,35 @@ struct PeerStatus {
 
 /// Memory that this rank registered, and where its peers' regions of the same registration are visible here.
 struct Registration {
+  std::uint32_t id = 0;  ///< the same on all ranks
   base::Region local;
   std::vector<std::byte*> peers;  ///< [num_ranks]; own entry = local.data; nullptr = not mapped (remote peer)
 };
 
+/// A place in a peer's registered memory; regions of one registration are equally large everywhere.
+struct RemoteAddress {
+  std::uint32_t registration = 0;
+  std::size_t offset_bytes = 0;
+};
+
+/// What a transport may do with peers: whose memory it may show.
+struct ConnectOptions {
+  std::vector<bool> may_map;  ///< [num_ranks]; empty = everybody's. Symmetric: a may map b if b may map a
+};
+
+/// Moves bytes to peers. Mapped peers are written by whoever wants to; for all others there is put, in this order:
+///
+/// - Puts are not ordered: neither two of them, nor the bytes of one, nor a put and a signal, to one peer or to several.
+///   They may travel on several lanes and overtake each other.
+/// - Whoever sees the value that put_signal writes sees that put's bytes; of earlier puts it says nothing.
+/// - fence(peer): everything started towards the peer before is visible there before anything started after. Signals to one
+///   slot need it between them too, or an older value may come last.
+/// - A slot is one aligned 64-bit word with one writer; it is written whole, and read with sync::load_acquire.
+/// - flush says that sources may be reused, and nothing about the peer. Only what the peer answers tells that it has seen.
+/// - Puts to a peer that is gone go nowhere; peer_status tells. Nothing here waits longer than its deadline.
+///
+/// Sources lie in memory registered here and stay as they are until flushed; signal values are taken at once.
+///
 /// Threads: one caller at a time, but peer_status, which any thread may call.
 class Transport {
  public:
@@ -50,6 +76,29 @@ class Transport {
 
   /// Unmaps a registration here. Local; peers that still map it keep it alive for themselves.
   virtual void deregister(const Registration& registration) noexcept = 0;
+
+  /// Starts to copy `size_bytes` from `source` to the peer.
+  virtual void put(int peer, const RemoteAddress& sink, const std::byte* source, std::size_t size_bytes) noexcept = 0;
+
+  /// The same, then writes `value` into `slot` of the peer. `size_bytes` may be 0: a signal alone.
+  virtual void put_signal(int peer,
+                          const RemoteAddress& sink,
+                          const std::byte* source,
+                          std::size_t size_bytes,
+                          const RemoteAddress& slot,
+                          sync::Word value) noexcept = 0;
+
+  virtual void fence(int peer) noexcept = 0;
+
+  /// Returns how many puts (signals included) this rank has started; a ticket for flush.
+  [[nodiscard]] virtual std::uint64_t num_started() const noexcept = 0;
+
+  /// Waits until the sources of the first `ticket` puts may be reused; false if the deadline came first.
+  [[nodiscard]] virtual bool flush(std::uint64_t ticket, const base::Deadline& deadline) noexcept = 0;
+
+  /// Lets puts move on, here and from peers, where nobody else does that. Called again and again by whoever waits; cheap
+  /// when there is nothing to do. A bounded wait on a slot is a loop of load_acquire and progress with a deadline (engine).
+  virtual void progress() noexcept = 0;
 
   /// Tells whether a peer is still there. Never blocks; cheap enough for a waiting loop's slow side (a few system
   /// calls).
