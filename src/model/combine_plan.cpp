@@ -1,7 +1,10 @@
 #include "model/combine_plan.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+
+#include "model/combine_tail.hpp"
 
 namespace moebus::model {
 
@@ -37,15 +40,23 @@ std::uint64_t kept_mask(const Shape& shape, const ReceivePlan& plan, std::int32_
   return mask;
 }
 
-void write_tail(const CombineRowFormat& format, std::byte* slot, const float* lane, std::uint64_t mask) noexcept {
-  if (lane != nullptr) std::memcpy(slot + format.lane_offset_bytes, lane, format.lane_bytes);
-  if (format.mask_bytes > 0) std::memcpy(slot + format.mask_offset_bytes, &mask, sizeof(mask));
-}
-
-std::uint64_t read_mask(const CombineRowFormat& format, const std::byte* slot) noexcept {
-  std::uint64_t mask = ~std::uint64_t{0};
-  if (format.mask_bytes > 0) std::memcpy(&mask, slot + format.mask_offset_bytes, sizeof(mask));
-  return mask;
+/// Calls visit(i, row, k) for each row that wire rows `rows` send, numbered i = 0, 1, ... ; k is the choice that a
+/// per_expert row belongs to (the first that names its expert, kept or not), else 0. Returns how many.
+template <class Visit>
+std::size_t for_each_sent_row(const Shape& shape, const ReceivePlan& plan, RowRange rows, const Visit& visit) noexcept {
+  const std::size_t topk = idx(shape.config.num_topk);
+  std::size_t num = 0;
+  for (std::int32_t row = rows.first; row < rows.last; ++row) {
+    if (!is_per_expert(shape)) {
+      visit(num++, row, std::size_t{0});
+      continue;
+    }
+    const std::int32_t* choice = plan.choice.data() + idx(row) * topk;
+    for (std::size_t k = 0; k < topk; ++k) {
+      if (choice[k] >= 0 && !is_repeated(choice, k)) visit(num++, row, k);
+    }
+  }
+  return num;
 }
 
 }  // namespace
@@ -64,12 +75,29 @@ RowRange rows_of_tokens(const ReceivePlan& plan, int src, std::int64_t first_tok
   return {static_cast<std::int32_t>(first - plan.token.begin()), static_cast<std::int32_t>(last - plan.token.begin())};
 }
 
+// --- Owner ---
+
+std::size_t list_owner_slots(const Shape& shape,
+                             const ReceivePlan& plan,
+                             RowRange rows,
+                             const HomeSlots& slots,
+                             std::span<std::int32_t> slot,
+                             std::span<std::uint8_t> has_payload) noexcept {
+  return for_each_sent_row(shape, plan, rows, [&](std::size_t i, std::int32_t row, std::size_t k) {
+    const std::int64_t place = is_per_expert(shape) ? static_cast<std::int64_t>(k) : plan.home_slot[idx(row)];
+    slot[i] = static_cast<std::int32_t>(slots.index(place, plan.token[idx(row)]));
+    const bool is_here = is_per_expert(shape) ? is_kept(shape, plan, row, k) : kept_mask(shape, plan, row) != 0;
+    has_payload[i] = is_here ? 1 : 0;
+  });
+}
+
 void list_owner_sums(const Shape& shape,
                      const ReceivePlan& plan,
                      RowRange rows,
                      const RowsView& results,
                      const float* home_weights,
-                     const HomeSlots& slots,
+                     std::byte* data,
+                     std::span<const std::int32_t> at,
                      SumTerms& terms) noexcept {
   const std::size_t topk = idx(shape.config.num_topk);
   std::int32_t num = 0;
@@ -85,8 +113,8 @@ void list_owner_sums(const Shape& shape,
       terms.weight[idx(num)] = weight[k];
       ++num;
     }
-    const std::int64_t slot = slots.index(plan.home_slot[idx(row)], plan.token[idx(row)]);
-    terms.output_row[output++] = slots.data + slot * static_cast<std::int64_t>(shape.combine_row.stride_bytes);
+    terms.output_row[output] = row_at(shape.combine_row, data, place_of(at, output));
+    ++output;
   }
   terms.first[output] = num;
 }
@@ -94,64 +122,74 @@ void list_owner_sums(const Shape& shape,
 std::size_t list_owner_moves(const Shape& shape,
                              const ReceivePlan& plan,
                              RowRange rows,
-                             const HomeSlots& slots,
+                             std::span<const std::int32_t> at,
                              std::span<RowMove> moves) noexcept {
-  const std::size_t topk = idx(shape.config.num_topk);
   std::size_t num = 0;
-  for (std::int32_t row = rows.first; row < rows.last; ++row) {
-    const std::int32_t token = plan.token[idx(row)];
-    if (is_rank_major(shape)) {
-      if (row < plan.num_rows) {
-        moves[num++] = {row, static_cast<std::int32_t>(slots.index(plan.home_slot[idx(row)], token))};
-      }
-      continue;
-    }
-    const std::int32_t* position = plan.position.data() + idx(row) * topk;
-    for (std::size_t k = 0; k < topk; ++k) {
-      if (position[k] < 0 || is_repeated(position, k)) continue;
-      moves[num++] = {position[k], static_cast<std::int32_t>(slots.index(static_cast<std::int64_t>(k), token))};
-    }
-  }
+  for_each_sent_row(shape, plan, rows, [&](std::size_t i, std::int32_t row, std::size_t k) {
+    const bool is_here = is_rank_major(shape) ? row < plan.num_rows : is_kept(shape, plan, row, k);
+    if (!is_here) return;
+    moves[num++] = {static_cast<std::int32_t>(result_row(shape, plan, row, k)),
+                    static_cast<std::int32_t>(place_of(at, i))};
+  });
   return num;
 }
 
-void write_tails(
-    const Shape& shape, const ReceivePlan& plan, RowRange rows, const LaneView& lane, const HomeSlots& slots) noexcept {
+void write_tails(const Shape& shape,
+                 const ReceivePlan& plan,
+                 RowRange rows,
+                 const LaneView& lane,
+                 std::byte* data,
+                 std::span<const std::int32_t> at) noexcept {
   const CombineRowFormat& format = shape.combine_row;
   if (format.mask_bytes == 0 && lane.data == nullptr) return;
-  const std::size_t topk = idx(shape.config.num_topk);
-  const auto stride = static_cast<std::int64_t>(format.stride_bytes);
+  // Every row of a wire row brings the same tail: per_expert rows are looked at where home finds their choice.
+  std::int32_t tail_row = -1;
+  std::uint64_t mask = 0;
   std::array<float, kMaxTopk> values;
-  for (std::int32_t row = rows.first; row < rows.last; ++row) {
-    const std::int32_t token = plan.token[idx(row)];
-    const std::uint64_t mask = kept_mask(shape, plan, row);
-    for (std::size_t k = 0; k < topk; ++k) {
-      const bool has_lane = lane.data != nullptr && ((mask >> k) & 1) != 0;
-      values[k] = has_lane ? lane.at(result_row(shape, plan, row, k), k) : 0.0F;
+  for_each_sent_row(shape, plan, rows, [&](std::size_t i, std::int32_t row, std::size_t) {
+    if (row != tail_row) {
+      tail_row = row;
+      mask = kept_mask(shape, plan, row);
+      for (std::size_t k = 0; lane.data != nullptr && k < idx(shape.config.num_topk); ++k) {
+        values[k] = ((mask >> k) & 1) != 0 ? lane.at(result_row(shape, plan, row, k), k) : 0.0F;
+      }
     }
-    const float* tail = lane.data != nullptr ? values.data() : nullptr;
-    if (!is_per_expert(shape)) {
-      write_tail(format, slots.data + slots.index(plan.home_slot[idx(row)], token) * stride, tail, mask);
-      continue;
-    }
-    // Every chosen expert here has a slot of its own at home, kept or not.
-    const std::int32_t* choice = plan.choice.data() + idx(row) * topk;
-    for (std::size_t k = 0; k < topk; ++k) {
-      if (choice[k] < 0 || is_repeated(choice, k)) continue;
-      write_tail(format, slots.data + slots.index(static_cast<std::int64_t>(k), token) * stride, tail, mask);
-    }
-  }
+    write_tail(format, row_at(format, data, place_of(at, i)), lane.data != nullptr ? values.data() : nullptr, mask);
+  });
 }
+
+// --- Home ---
 
 namespace {
 
 /// What home knows of one of its tokens.
 struct HomeToken {
   std::int64_t token;
-  const std::int32_t* ids;    // [K]
-  const std::uint8_t* ranks;  // [num_ranks]
-  std::size_t num_ranks;
+  const std::int32_t* ids;   // [K] seats
+  const std::uint8_t* hops;  // [num_hops]
+  std::size_t num_hops;
   std::int32_t own_row;
+};
+
+/// Where rows of a home's tokens are found.
+struct HomeRows {
+  const Shape& shape;
+  const ReceivePlan& receive;
+  RowsView results;
+  HomeSlots slots;
+
+  [[nodiscard]] const std::byte* slot(std::size_t place, std::int64_t token) const noexcept {
+    return row_at(shape.combine_row, slots.data, slots.index(static_cast<std::int64_t>(place), token));
+  }
+
+  /// Returns the row that hop j sent; null if there is none, as all its choices were dropped.
+  [[nodiscard]] const std::byte* of_hop(const HomeToken& home, std::size_t j) const noexcept {
+    if (home.hops[j] == shape.rank && is_rank_major(shape)) {
+      return home.own_row < receive.num_rows ? results.row(home.own_row) : nullptr;
+    }
+    const std::byte* row = slot(j, home.token);
+    return read_mask(shape.combine_row, row) != 0 ? row : nullptr;
+  }
 };
 
 HomeToken home_token(const Shape& shape,
@@ -160,8 +198,8 @@ HomeToken home_token(const Shape& shape,
                      std::int64_t token) noexcept {
   return {token,
           send.ids.data() + idx(token) * idx(shape.config.num_topk),
-          send.ranks.data() + idx(token) * idx(max_ranks_per_token(shape)),
-          send.num_ranks[idx(token)],
+          send.hops.data() + idx(token) * idx(max_hops_per_token(shape)),
+          send.num_hops[idx(token)],
           receive.own_row[idx(token)]};
 }
 
@@ -170,46 +208,73 @@ std::size_t slot_of_choice(const std::int32_t* ids, std::size_t k) noexcept {
   return static_cast<std::size_t>(std::find(ids, ids + k, ids[k]) - ids);
 }
 
-void add_rank_terms(const Shape& shape,
-                    const ReceivePlan& receive,
-                    int rank,
-                    const HomeToken& home,
-                    const RowsView& results,
-                    const HomeSlots& slots,
-                    SumTerms& terms,
-                    std::int32_t& num) noexcept {
-  for (std::size_t j = 0; j < home.num_ranks; ++j) {
-    if (home.ranks[j] == rank && is_rank_major(shape)) {
-      if (home.own_row < receive.num_rows) terms.term[idx(num++)] = results.row(home.own_row);
-      continue;
+/// Calls visit(rows, is_summed) for each node of which a row exists, ordered by the position of the node's last chosen
+/// expert: its ranks' rows in the order of theirs, or the one row that its gateway has summed.
+template <class Visit>
+void for_each_node(const HomeRows& from, const HomeToken& home, const Visit& visit) noexcept {
+  const Topology& topology = from.shape.topology;
+  const int own_node = topology.node_of(from.shape.rank);
+  // Seen from the back, a node's first hop is its last: there the node has its turn.
+  std::uint64_t has_turn = 0;
+  std::uint64_t seen = 0;
+  for (std::size_t j = home.num_hops; j-- > 0;) {
+    const std::uint64_t bit = std::uint64_t{1} << topology.node_of(home.hops[j]);
+    if ((seen & bit) == 0) has_turn |= std::uint64_t{1} << j;
+    seen |= bit;
+  }
+  std::array<const std::byte*, kMaxTopk> rows;
+  for (std::size_t last = 0; last < home.num_hops; ++last) {
+    if (((has_turn >> last) & 1) == 0) continue;
+    const int node = topology.node_of(home.hops[last]);
+    std::size_t num = 0;
+    for (std::size_t j = 0; j <= last; ++j) {
+      if (topology.node_of(home.hops[j]) != node) continue;
+      if (const std::byte* row = from.of_hop(home, j); row != nullptr) rows[num++] = row;
     }
-    const std::byte* slot = slots.data + slots.index(static_cast<std::int64_t>(j), home.token) *
-                                             static_cast<std::int64_t>(shape.combine_row.stride_bytes);
-    if (read_mask(shape.combine_row, slot) != 0) terms.term[idx(num++)] = slot;
+    if (num > 0) visit(std::span(rows).first(num), from.shape.has_partial_sums && node != own_node);
   }
 }
 
-void add_expert_terms(const Shape& shape,
-                      const ReceivePlan& receive,
-                      int rank,
-                      const HomeToken& home,
-                      const RowsView& results,
-                      const float* weights,
-                      const HomeSlots& slots,
-                      SumTerms& terms,
-                      std::int32_t& num) noexcept {
+/// Returns place `place` among a token's partial sums; `token` counts from the first one of the block.
+std::byte* partial_row(const Shape& shape,
+                       const PartialSums& partial,
+                       std::int64_t token,
+                       std::int64_t place) noexcept {
+  return partial.rows + (token * partial_rows_per_token(shape) + place) * partial.stride_bytes;
+}
+
+void add_rank_terms(const HomeRows& from, const HomeToken& home, SumTerms& terms, std::int32_t& num) noexcept {
+  for (std::size_t j = 0; j < home.num_hops; ++j) {
+    if (const std::byte* row = from.of_hop(home, j); row != nullptr) terms.term[idx(num++)] = row;
+  }
+}
+
+/// `token_in_block` counts from the first token that `partial` has rows for.
+void add_node_terms(const HomeRows& from,
+                    const HomeToken& home,
+                    const PartialSums& partial,
+                    std::int64_t token_in_block,
+                    SumTerms& terms,
+                    std::int32_t& num) noexcept {
+  std::int64_t place = 0;
+  for_each_node(from, home, [&](std::span<const std::byte* const> rows, bool is_summed) {
+    terms.term[idx(num++)] = is_summed ? rows[0] : partial_row(from.shape, partial, token_in_block, place++);
+  });
+}
+
+void add_expert_terms(
+    const HomeRows& from, const HomeToken& home, const float* weights, SumTerms& terms, std::int32_t& num) noexcept {
+  const Shape& shape = from.shape;
   const std::size_t topk = idx(shape.config.num_topk);
   for (std::size_t k = 0; k < topk; ++k) {
     const std::int32_t id = home.ids[k];
     if (id < 0) continue;
     const std::byte* term = nullptr;
-    if (shape.owner[idx(id) + 1] == rank) {
-      const std::int32_t position = receive.position[idx(home.own_row) * topk + k];
-      if (position >= 0) term = results.row(position);
+    if (shape.owner[idx(id) + 1] == shape.rank) {
+      const std::int32_t position = from.receive.position[idx(home.own_row) * topk + k];
+      if (position >= 0) term = from.results.row(position);
     } else {
-      const std::byte* slot =
-          slots.data + slots.index(static_cast<std::int64_t>(slot_of_choice(home.ids, k)), home.token) *
-                           static_cast<std::int64_t>(shape.combine_row.stride_bytes);
+      const std::byte* slot = from.slot(slot_of_choice(home.ids, k), home.token);
       if (((read_mask(shape.combine_row, slot) >> k) & 1) != 0) term = slot;
     }
     if (term == nullptr) continue;
@@ -221,68 +286,119 @@ void add_expert_terms(const Shape& shape,
 
 }  // namespace
 
+int partial_rows_per_token(const Shape& shape) noexcept {
+  if (shape.levels < 2 || is_per_expert(shape)) return 0;
+  return shape.has_partial_sums ? 1 : std::min(shape.topology.num_nodes(), shape.config.num_topk);
+}
+
+std::int64_t list_partial_sums(const Shape& shape,
+                               const SendPlan& send,
+                               const ReceivePlan& receive,
+                               std::int64_t first_token,
+                               std::int64_t last_token,
+                               const RowsView& results,
+                               const HomeSlots& slots,
+                               const PartialSums& partial,
+                               SumTerms& terms) noexcept {
+  if (partial_rows_per_token(shape) == 0) return 0;
+  const HomeRows from{shape, receive, results, slots};
+  std::int32_t num = 0;
+  std::int64_t output = 0;
+  for (std::int64_t token = first_token; token < last_token; ++token) {
+    std::int64_t place = 0;
+    for_each_node(
+        from, home_token(shape, send, receive, token), [&](std::span<const std::byte* const> rows, bool is_summed) {
+          if (is_summed) return;
+          terms.first[idx(output)] = num;
+          terms.output_row[idx(output++)] = partial_row(shape, partial, token - first_token, place++);
+          for (const std::byte* row : rows) terms.term[idx(num++)] = row;
+        });
+  }
+  terms.first[idx(output)] = num;
+  return output;
+}
+
 void list_home_sums(const Shape& shape,
                     const SendPlan& send,
                     const ReceivePlan& receive,
-                    int rank,
                     std::int64_t first_token,
                     std::int64_t last_token,
                     const RowsView& results,
                     const float* weights,
                     const HomeSlots& slots,
+                    const PartialSums& partial,
                     SumTerms& terms) noexcept {
+  const HomeRows from{shape, receive, results, slots};
+  const bool has_partial_rows = partial_rows_per_token(shape) > 0;
   std::int32_t num = 0;
   for (std::int64_t token = first_token; token < last_token; ++token) {
     terms.first[idx(token - first_token)] = num;
     const HomeToken home = home_token(shape, send, receive, token);
     if (is_per_expert(shape)) {
-      add_expert_terms(shape, receive, rank, home, results, weights, slots, terms, num);
+      add_expert_terms(from, home, weights, terms, num);
+    } else if (has_partial_rows) {
+      add_node_terms(from, home, partial, token - first_token, terms, num);
     } else {
-      add_rank_terms(shape, receive, rank, home, results, slots, terms, num);
+      add_rank_terms(from, home, terms, num);
     }
   }
   terms.first[idx(last_token - first_token)] = num;
 }
 
+namespace {
+
+/// Returns the slot that choice k came in; its owner is another rank.
+std::size_t slot_of(const Shape& shape, const HomeToken& home, std::size_t k) noexcept {
+  if (is_per_expert(shape)) return slot_of_choice(home.ids, k);
+  const std::uint8_t hop = shape.hop[idx(home.ids[k]) + 1];
+  return static_cast<std::size_t>(std::find(home.hops, home.hops + home.num_hops, hop) - home.hops);
+}
+
+/// What came back of a choice.
+struct Returned {
+  bool is_kept;
+  float lane;
+};
+
+Returned read_choice(
+    const HomeRows& from, const HomeToken& home, std::size_t k, const LaneView& own_lane, bool has_lane) noexcept {
+  const Shape& shape = from.shape;
+  Returned returned{false, 0.0F};
+  if (shape.owner[idx(home.ids[k]) + 1] == shape.rank) {
+    returned.is_kept = is_kept(shape, from.receive, home.own_row, k);
+    if (returned.is_kept && own_lane.data != nullptr) {
+      returned.lane = own_lane.at(result_row(shape, from.receive, home.own_row, k), k);
+    }
+    return returned;
+  }
+  const std::byte* slot = from.slot(slot_of(shape, home, k), home.token);
+  returned.is_kept = ((read_mask(shape.combine_row, slot) >> k) & 1) != 0;
+  if (returned.is_kept && has_lane) returned.lane = read_lane(shape.combine_row, slot, k);
+  return returned;
+}
+
+}  // namespace
+
 std::int64_t read_tails(const Shape& shape,
                         const SendPlan& send,
                         const ReceivePlan& receive,
-                        int rank,
                         std::int64_t first_token,
                         std::int64_t last_token,
                         const LaneView& lane,
                         const HomeSlots& slots,
                         float* lane_out,
                         std::uint64_t* missing) noexcept {
-  const CombineRowFormat& format = shape.combine_row;
+  const HomeRows from{shape, receive, {}, slots};
   const std::size_t topk = idx(shape.config.num_topk);
   std::int64_t num_incomplete = 0;
   for (std::int64_t token = first_token; token < last_token; ++token) {
     const HomeToken home = home_token(shape, send, receive, token);
     std::uint64_t missing_here = 0;
     for (std::size_t k = 0; k < topk; ++k) {
-      float value = 0.0F;
-      bool has_row = home.ids[k] >= 0;
-      if (has_row) {
-        const int owner = shape.owner[idx(home.ids[k]) + 1];
-        if (owner == rank) {
-          has_row = is_kept(shape, receive, home.own_row, k);
-          if (has_row && lane.data != nullptr) value = lane.at(result_row(shape, receive, home.own_row, k), k);
-        } else {
-          const auto ranks_end = home.ranks + home.num_ranks;
-          const std::size_t slot_index =
-              is_per_expert(shape) ? slot_of_choice(home.ids, k)
-                                   : static_cast<std::size_t>(std::find(home.ranks, ranks_end, owner) - home.ranks);
-          const std::byte* slot = slots.data + slots.index(static_cast<std::int64_t>(slot_index), token) *
-                                                   static_cast<std::int64_t>(format.stride_bytes);
-          has_row = ((read_mask(format, slot) >> k) & 1) != 0;
-          if (has_row && lane_out != nullptr) {
-            std::memcpy(&value, slot + format.lane_offset_bytes + k * sizeof(float), sizeof(value));
-          }
-        }
-        if (!has_row) missing_here |= std::uint64_t{1} << k;
-      }
-      if (lane_out != nullptr) lane_out[idx(token) * topk + k] = value;
+      Returned returned{true, 0.0F};  // -1 misses nothing
+      if (home.ids[k] >= 0) returned = read_choice(from, home, k, lane, lane_out != nullptr);
+      if (!returned.is_kept) missing_here |= std::uint64_t{1} << k;
+      if (lane_out != nullptr) lane_out[idx(token) * topk + k] = returned.lane;
     }
     if (missing != nullptr) missing[idx(token)] = missing_here;
     num_incomplete += missing_here != 0 ? 1 : 0;
