@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "base/math.hpp"
 #include "moebus/error.hpp"
 #include "transport/memory_left.hpp"
 #include "transport/store_failure.hpp"
@@ -11,6 +12,8 @@
 
 namespace moebus::transport {
 namespace {
+
+using base::idx;
 
 constexpr std::chrono::seconds kTellLimit{1};  // to say what failed when the failure used up the time
 
@@ -70,6 +73,47 @@ void agree_on_size(Store& store, std::size_t size_bytes, const base::Deadline& d
   throw Error(ErrorCode::invalid_argument,
               fmt::format("the ranks register different sizes, in rank order: {} bytes; all must register the same",
                           fmt::join(sizes, ", ")));
+}
+
+std::vector<bool> agree_on_mapping(Store& store, const std::vector<bool>& may_map, const base::Deadline& deadline) {
+  const std::size_t num_ranks = idx(store.num_ranks());
+  const auto answers = agree(store, "agree on mapping", deadline, [&] {
+    if (!may_map.empty() && may_map.size() != num_ranks) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("may_map has {} entries, the group {} ranks; give one entry per rank, or none at all",
+                              may_map.size(),
+                              num_ranks));
+    }
+    std::string told(num_ranks, '1');
+    for (std::size_t peer = 0; peer < may_map.size(); ++peer) told[peer] = may_map[peer] ? '1' : '0';
+    return told;
+  });
+  for (std::size_t rank = 0; rank < num_ranks; ++rank) {
+    if (answers[rank].size() == num_ranks) continue;
+    throw Error(ErrorCode::transport_failure,
+                fmt::format("rank {} told {} bytes of what it may map; {} are expected, one per rank",
+                            rank,
+                            answers[rank].size(),
+                            num_ranks));
+  }
+  for (std::size_t rank = 0; rank < num_ranks; ++rank) {
+    for (std::size_t peer = rank + 1; peer < num_ranks; ++peer) {
+      if (answers[rank][peer] == answers[peer][rank]) continue;
+      const bool is_lower = answers[rank][peer] == '1';
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("rank {} may map rank {}, but rank {} may not map rank {}; allow it on both or on neither",
+                      is_lower ? rank : peer,
+                      is_lower ? peer : rank,
+                      is_lower ? peer : rank,
+                      is_lower ? rank : peer));
+    }
+  }
+  std::vector<bool> allowed(num_ranks);
+  const std::string& own = answers[idx(store.rank())];
+  for (std::size_t peer = 0; peer < num_ranks; ++peer) allowed[peer] = own[peer] == '1';
+  allowed[idx(store.rank())] = true;
+  return allowed;
 }
 
 }  // namespace moebus::transport

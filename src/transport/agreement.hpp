@@ -28,4 +28,12 @@ std::vector<std::string> agree(Store& store,
 /// Errors:  Error{invalid_argument} names each rank's size; Error{resource_exhausted}.
 void agree_on_size(Store& store, std::size_t size_bytes, const base::Deadline& deadline);
 
+/// Returns whose memory this rank may map, [num_ranks], the own entry true; `may_map` is ConnectOptions::may_map.
+///
+/// Order:   collective.
+/// Errors:  Error{invalid_argument} on all ranks: `may_map` has another length than the group, or two ranks differ
+/// about
+///          each other; both are named.
+std::vector<bool> agree_on_mapping(Store& store, const std::vector<bool>& may_map, const base::Deadline& deadline);
+
 }  // namespace moebus::transport

@@ -48,13 +48,16 @@ struct ConnectOptions {
 
 /// Moves bytes to peers. Mapped peers are written by whoever wants to; for all others there is put, in this order:
 ///
-/// - Puts are not ordered: neither two of them, nor the bytes of one, nor a put and a signal, to one peer or to several.
+/// - Puts are not ordered: neither two of them, nor the bytes of one, nor a put and a signal, to one peer or to
+/// several.
 ///   They may travel on several lanes and overtake each other.
 /// - Whoever sees the value that put_signal writes sees that put's bytes; of earlier puts it says nothing.
-/// - fence(peer): everything started towards the peer before is visible there before anything started after. Signals to one
+/// - fence(peer): everything started towards the peer before is visible there before anything started after. Signals to
+/// one
 ///   slot need it between them too, or an older value may come last.
 /// - A slot is one aligned 64-bit word with one writer; it is written whole, and read with sync::load_acquire.
-/// - flush says that sources may be reused, and nothing about the peer. Only what the peer answers tells that it has seen.
+/// - flush says that sources may be reused, and nothing about the peer. Only what the peer answers tells that it has
+/// seen.
 /// - Puts to a peer that is gone go nowhere; peer_status tells. Nothing here waits longer than its deadline.
 ///
 /// Sources lie in memory registered here and stay as they are until flushed; signal values are taken at once.
@@ -66,7 +69,8 @@ class Transport {
 
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
 
-  /// Allocates `size_bytes` here (zeroed, every page touched, aligned to a page) and maps every peer's, or throws.
+  /// Allocates `size_bytes` here (zeroed, every page touched, aligned to a page) and takes hold of every peer's, or
+  /// throws. Ids count from 0 and are never given again.
   ///
   /// Order:   collective, same size on all ranks; regions live until `deregister` or the transport's end.
   /// Errors:  the same on all ranks, nothing stays allocated: Error{resource_exhausted} no memory;
@@ -96,8 +100,9 @@ class Transport {
   /// Waits until the sources of the first `ticket` puts may be reused; false if the deadline came first.
   [[nodiscard]] virtual bool flush(std::uint64_t ticket, const base::Deadline& deadline) noexcept = 0;
 
-  /// Lets puts move on, here and from peers, where nobody else does that. Called again and again by whoever waits; cheap
-  /// when there is nothing to do. A bounded wait on a slot is a loop of load_acquire and progress with a deadline (engine).
+  /// Lets puts move on, here and from peers, where nobody else does that. Called again and again by whoever waits;
+  /// cheap when there is nothing to do. A bounded wait on a slot is a loop of load_acquire and progress with a deadline
+  /// (engine).
   virtual void progress() noexcept = 0;
 
   /// Tells whether a peer is still there. Never blocks; cheap enough for a waiting loop's slow side (a few system

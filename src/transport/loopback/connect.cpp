@@ -16,6 +16,7 @@
 #include "base/math.hpp"
 #include "moebus/error.hpp"
 #include "transport/agreement.hpp"
+#include "transport/mapped_transport.hpp"
 #include "transport/mapping.hpp"
 #include "transport/stream_frame.hpp"
 #include "transport/system_call.hpp"
@@ -84,9 +85,10 @@ std::shared_ptr<Mapping> allocate(std::size_t size_bytes) {
   return mapping;
 }
 
-class LoopbackTransport final : public Transport {
+class LoopbackTransport final : public MappedTransport {
  public:
-  LoopbackTransport(Store& store, const base::Deadline& deadline) : store_(store), self_(std::make_shared<Member>()) {
+  LoopbackTransport(Store& store, const base::Deadline& deadline, const ConnectOptions& options)
+      : MappedTransport(store, deadline, options), store_(store), self_(std::make_shared<Member>()) {
     const auto answers = agree(store, "connect threads", deadline, [&] {
       return PayloadWriter().number(board<Member>().put(self_)).raw(process_identity()).take();
     });
@@ -119,15 +121,19 @@ class LoopbackTransport final : public Transport {
       for (const std::string& answer : answers) entry.peers.push_back(find<Mapping>(answer));
       return std::string();
     });
-    Registration registration;
-    registration.local = {entry.own->data(), size_bytes, MemoryKind::host};
-    for (const auto& peer : entry.peers) registration.peers.push_back(peer->data());
+    std::vector<std::byte*> peers;
+    for (const auto& peer : entry.peers) peers.push_back(peer->data());
+    Registration registration = publish({entry.own->data(), size_bytes, MemoryKind::host}, std::move(peers));
     entries_.push_back(std::move(entry));
     return registration;
   }
 
   void deregister(const Registration& registration) noexcept override {
-    std::erase_if(entries_, [&](const Entry& entry) { return entry.own->data() == registration.local.data; });
+    std::erase_if(entries_, [&](const Entry& entry) {
+      const bool is_it = entry.own->data() == registration.local.data;
+      if (is_it) withdraw(registration.id);
+      return is_it;
+    });
   }
 
   [[nodiscard]] PeerStatus peer_status(int peer) const noexcept override {
@@ -177,8 +183,10 @@ class LoopbackTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> connect_loopback(Store& store, const base::Deadline& deadline) {
-  return std::make_unique<LoopbackTransport>(store, deadline);
+std::unique_ptr<Transport> connect_loopback(Store& store,
+                                            const base::Deadline& deadline,
+                                            const ConnectOptions& options) {
+  return std::make_unique<LoopbackTransport>(store, deadline, options);
 }
 
 }  // namespace moebus::transport

@@ -9,6 +9,7 @@
 #include "base/math.hpp"
 #include "moebus/error.hpp"
 #include "transport/agreement.hpp"
+#include "transport/mapped_transport.hpp"
 #include "transport/shm/host.hpp"
 #include "transport/shm/memory.hpp"
 #include "transport/shm/mesh.hpp"
@@ -49,9 +50,10 @@ Card parse_card(std::string_view payload) {
   return card;
 }
 
-class ShmTransport final : public Transport {
+class ShmTransport final : public MappedTransport {
  public:
-  ShmTransport(Store& store, const base::Deadline& deadline) : store_(store) {
+  ShmTransport(Store& store, const base::Deadline& deadline, const ConnectOptions& options)
+      : MappedTransport(store, deadline, options), store_(store) {
     const auto answers = agree(store, "open sockets", deadline, [&] {
       mesh_.emplace(store.rank(), store.num_ranks());
       return to_payload(Card{this_host(), mesh_->address()});
@@ -85,16 +87,20 @@ class ShmTransport final : public Transport {
       return std::string();
     });
     entry.own = std::move(own.mapping);
-    Registration registration;
-    registration.local = {entry.own.data(), size_bytes, MemoryKind::host};
-    for (const Mapping& peer : entry.peers) registration.peers.push_back(peer.data());
-    registration.peers[idx(store_.rank())] = entry.own.data();
+    std::vector<std::byte*> peers;
+    for (const Mapping& peer : entry.peers) peers.push_back(peer.data());
+    peers[idx(store_.rank())] = entry.own.data();
+    Registration registration = publish({entry.own.data(), size_bytes, MemoryKind::host}, std::move(peers));
     entries_.push_back(std::move(entry));
     return registration;
   }
 
   void deregister(const Registration& registration) noexcept override {
-    std::erase_if(entries_, [&](const Entry& entry) { return entry.own.data() == registration.local.data; });
+    std::erase_if(entries_, [&](const Entry& entry) {
+      const bool is_it = entry.own.data() == registration.local.data;
+      if (is_it) withdraw(registration.id);
+      return is_it;
+    });
   }
 
   [[nodiscard]] PeerStatus peer_status(int peer) const noexcept override { return mesh_->status(peer); }
@@ -131,8 +137,8 @@ class ShmTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> connect_shm(Store& store, const base::Deadline& deadline) {
-  return std::make_unique<ShmTransport>(store, deadline);
+std::unique_ptr<Transport> connect_shm(Store& store, const base::Deadline& deadline, const ConnectOptions& options) {
+  return std::make_unique<ShmTransport>(store, deadline, options);
 }
 
 }  // namespace moebus::transport

@@ -14,9 +14,12 @@ namespace moebus::transport {
 /// while it lives.
 ///
 /// Order:   collective.
-/// Errors:  Error{unsupported} on all ranks if they are not on one machine and in one network namespace, naming one
+/// Errors:  Error{invalid_argument} on all ranks if `options.may_map` is not symmetric, naming the pair;
+///          Error{unsupported} on all ranks if they are not on one machine and in one network namespace, naming one
 ///          that is not; Error{timeout}, Error{peer_lost} name the peer; Error{resource_exhausted} no descriptors
 ///          left; errors of the store.
-std::unique_ptr<Transport> connect_shm(Store& store, const base::Deadline& deadline);
+std::unique_ptr<Transport> connect_shm(Store& store,
+                                       const base::Deadline& deadline,
+                                       const ConnectOptions& options = {});
 
 }  // namespace moebus::transport
