@@ -71,12 +71,15 @@ struct WindowLayout {
   // In the stage area (dispatch and combine overlay):
   std::int64_t dispatch_round_rows = 0;   // rows per (source, destination, round); 0 = nothing comes in rounds anywhere
   std::int64_t combine_round_tokens = 0;  // home tokens per round
-  std::size_t relay_stage_offset = 0;     // combine, partial sums: [served][2][relay slots per token][round tokens] rows
+  std::size_t relay_stage_offset = 0;  // combine, partial sums: [served][2][relay slots per token][round tokens] rows
 
   WindowBytes bytes;
 };
 
 [[nodiscard]] WindowLayout window_layout(const Shape& shape) noexcept;
+
+/// Returns the most bytes that are made in the outbox at one time to be put as one piece; four such pieces fit.
+[[nodiscard]] std::size_t outbox_piece_bytes(const Shape& shape) noexcept;
 
 /// Result memory: tokens, then scales, then sides. Used for the region and for local results alike.
 struct ResultLayout {

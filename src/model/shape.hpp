@@ -38,14 +38,14 @@ struct Shape {
   int rank = 0;
   int levels = 1;
   Topology topology;
-  bool has_gateways = false;  ///< two nodes or more, and config.inter_node asks for gateways: dispatch rows are forwarded
+  bool has_gateways = false;  ///< dispatch rows are forwarded: two levels, two nodes or more, and config.inter_node
   bool has_partial_sums = false;  ///< combine rows are added up at gateways: has_gateways and per_rank rows
   ExpertPlacement placement;
-  int num_seats = 0;                    ///< over all ranks; without placement = num_experts
-  std::vector<std::uint8_t> owner;      ///< [num_seats + 1]: rank of seat s at s + 1; 0 for -1
-  std::vector<std::uint8_t> hop;        ///< [num_seats + 1]: rank that this rank sends rows for seat s to, at s + 1: the
-                                        ///< owner, or the gateway of the owner's node
-  std::vector<std::uint64_t> hop_bit;   ///< [num_seats + 1]: bit of the hop; no bit for -1
+  int num_seats = 0;                   ///< over all ranks; without placement = num_experts
+  std::vector<std::uint8_t> owner;     ///< [num_seats + 1]: rank of seat s at s + 1; 0 for -1
+  std::vector<std::uint8_t> hop;       ///< [num_seats + 1]: rank that this rank sends rows for seat s to, at s + 1: the
+                                       ///< owner, or the gateway of the owner's node
+  std::vector<std::uint64_t> hop_bit;  ///< [num_seats + 1]: bit of the hop; no bit for -1
   DispatchRowFormat dispatch_row;
   CombineRowFormat combine_row;
   int max_local_experts = 0;        ///< seats of a rank, over ranks
@@ -55,7 +55,7 @@ struct Shape {
   int combine_slots_per_token = 0;  ///< slots a token has at home: min(ranks, K) rows, or K with per_expert
   int relay_slots_per_token = 0;    ///< slots a token has at a gateway: min(largest node, K); 0 without partial sums
   bool can_overflow = false;
-  std::uint64_t digest = 0;       ///< of the configuration and the group; equal on all its ranks. Placement not included
+  std::uint64_t digest = 0;  ///< of the configuration and the group; equal on all its ranks. Placement not included
   std::uint64_t plan_digest = 0;  ///< of what plans depend on: exchanges with the same can use each other's handles
 
   /// True if rows of `src` for `dst` stop at a gateway (dispatch).
@@ -64,10 +64,21 @@ struct Shape {
   }
 
   [[nodiscard]] Arrival arrival_from(int src) const noexcept;
+
+  /// True if some rank of the group gets dispatched rows in rounds: every rank then has a stage for them.
+  [[nodiscard]] bool has_dispatch_rounds() const noexcept {
+    return config.path == Path::throughput &&
+           (config.delivery == Delivery::staged || has_gateways || topology.has_unmapped());
+  }
 };
 
 /// Returns what is wrong with a configuration (field, value, limit, remedy), or nothing.
-[[nodiscard]] std::optional<std::string> find_config_error(const ExchangeConfig& config, int num_ranks);
+[[nodiscard]] std::optional<std::string> find_config_error(const ExchangeConfig& config, const GroupFacts& group);
+
+/// The same for ranks that all map each other.
+[[nodiscard]] inline std::optional<std::string> find_config_error(const ExchangeConfig& config, int num_ranks) {
+  return find_config_error(config, GroupFacts::one_node(num_ranks));
+}
 
 /// Derives the shape; `config` must be free of errors. `placement` may be null.
 [[nodiscard]] Shape make_shape(const ExchangeConfig& config,

@@ -66,12 +66,12 @@ struct CombineRowFormat {
   std::size_t lane_offset_bytes = 0;
   std::size_t lane_bytes = 0;  ///< 0 = no lane
   std::size_t mask_offset_bytes = 0;
-  std::size_t mask_bytes = 0;  ///< 0 = nothing can be missing
+  std::size_t mask_bytes = 0;  ///< 0 = nothing can be missing, and no lanes are merged
   std::size_t content_bytes = 0;
   std::size_t stride_bytes = 0;
 };
 
 [[nodiscard]] DispatchRowFormat dispatch_row_format(const ExchangeConfig& config) noexcept;
-[[nodiscard]] CombineRowFormat combine_row_format(const ExchangeConfig& config, bool can_overflow) noexcept;
+[[nodiscard]] CombineRowFormat combine_row_format(const ExchangeConfig& config, bool has_mask) noexcept;
 
 }  // namespace moebus::model
