@@ -1,8 +1,9 @@
 #include "model/receive_plan.hpp"
 
 #include <algorithm>
+#include <numeric>
 
-#include "model/send_plan.hpp"
+#include "model/node_ranks.hpp"
 
 namespace moebus::model {
 
@@ -19,6 +20,7 @@ void ReceivePlan::carve(base::Carver& carver, const Shape& shape) noexcept {
   const bool has_experts = shape.config.layout != Layout::rank_major;
   token = carver.take<std::int32_t>(rows);
   home_slot = carver.take<std::int32_t>(rows);
+  table_row = carver.take<std::int32_t>(rows);
   position = carver.take<std::int32_t>(has_experts ? choices : 0);
   choice = carver.take<std::int32_t>(choices);
   weight = carver.take<float>(choices);
@@ -74,7 +76,7 @@ void list_local(const std::int32_t* choice, std::size_t topk, std::int32_t num_r
   }
 }
 
-/// Copies rows of a table to the wire rows from `first_row` on, experts and all weights as they are.
+/// Copies rows of a table to the wire rows from `first_row` on, seats and all weights as they are.
 /// kTopk = 0: as many choices as the format says.
 template <std::size_t kTopk>
 void copy_rows(const TableRowFormat& format,
@@ -95,22 +97,22 @@ void copy_rows(const TableRowFormat& format,
   }
 }
 
-/// Turns experts into seats here, -1 elsewhere, and weights of choices elsewhere into +0 (selected: a NaN has no
+/// Turns seats into seats here, -1 elsewhere, and weights of choices elsewhere into +0 (selected: a NaN has no
 /// effect). One flat loop without branches: compilers make vectors of it.
-void localise(std::uint32_t first_expert,
+void localise(std::uint32_t first_seat,
               std::uint32_t num_local,
               std::size_t num_choices,
               std::int32_t* choice,
               float* weight) noexcept {
   for (std::size_t i = 0; i < num_choices; ++i) {
-    const std::uint32_t seat = static_cast<std::uint32_t>(choice[i]) - first_expert;  // -1 wraps to a large number
+    const std::uint32_t seat = static_cast<std::uint32_t>(choice[i]) - first_seat;  // -1 wraps to a large number
     const float given = weight[i];
     choice[i] = seat < num_local ? static_cast<std::int32_t>(seat) : -1;
     weight[i] = seat < num_local ? given : 0.0F;
   }
 }
 
-/// Counts wire rows [first, last), at most kBlockRows, per local expert; a repeated expert counts once.
+/// Counts wire rows [first, last), at most kBlockRows, per local seat; a repeated seat counts once.
 void count_wanted(std::size_t topk, std::int32_t first, std::int32_t last, ReceivePlan& plan) noexcept {
   const std::int32_t* choice = plan.choice.data() + idx(first) * topk;
   std::int32_t* marks = plan.marks.data();
@@ -125,35 +127,89 @@ void count_wanted(std::size_t topk, std::int32_t first, std::int32_t last, Recei
   }
 }
 
-/// Reads the tables of all sources, in order; counts rows per local expert.
+/// Replaces the home slots of wire rows [first, last), whose choices are still the group's seats, by this rank's place
+/// among each token's ranks of this node.
+void place_in_node(
+    const Shape& shape, int rank, std::size_t topk, std::int32_t first, std::int32_t last, ReceivePlan& plan) noexcept {
+  const std::uint64_t node = node_bits(shape.topology, rank);
+  for (std::int32_t row = first; row < last; ++row) {
+    const std::int32_t* seats = plan.choice.data() + idx(row) * topk;
+    plan.home_slot[idx(row)] = place_among(shape, node, rank, seats, topk);
+  }
+}
+
+/// Keeps those of the wire rows [first, last) that have a seat here, moved up to `first`; returns where they end.
+std::int32_t keep_local(std::size_t topk, std::int32_t first, std::int32_t last, ReceivePlan& plan) noexcept {
+  std::int32_t end = first;
+  for (std::int32_t row = first; row < last; ++row) {
+    const std::int32_t* choice = plan.choice.data() + idx(row) * topk;
+    if (std::all_of(choice, choice + topk, [](std::int32_t seat) { return seat < 0; })) continue;
+    if (end != row) {
+      plan.token[idx(end)] = plan.token[idx(row)];
+      plan.home_slot[idx(end)] = plan.home_slot[idx(row)];
+      plan.table_row[idx(end)] = plan.table_row[idx(row)];
+      std::copy_n(choice, topk, plan.choice.data() + idx(end) * topk);
+      std::copy_n(plan.weight.data() + idx(row) * topk, topk, plan.weight.data() + idx(end) * topk);
+    }
+    ++end;
+  }
+  return end;
+}
+
+/// Reads one source's table into the wire rows from `row` on; returns where they end.
+std::int32_t read_table(const Shape& shape,
+                        const TableRowFormat& format,
+                        int rank,
+                        bool is_relayed,
+                        const TableView& table,
+                        std::int32_t row,
+                        ReceivePlan& plan) noexcept {
+  const std::size_t topk = idx(format.num_topk);
+  const auto first_seat = static_cast<std::uint32_t>(shape.placement.first_seat(rank));
+  const auto num_local = static_cast<std::uint32_t>(shape.placement.num_local(rank));
+  // Copies of a size that the compiler knows are a few moves; others are calls.
+  const auto copy = format.num_topk == 8 ? copy_rows<8> : copy_rows<0>;
+  const std::int32_t begin = row;
+  for (std::int32_t first = 0; first < table.num_rows; first += kBlockRows) {
+    const std::int32_t num = std::min(kBlockRows, table.num_rows - first);
+    const std::size_t at = idx(row) * topk;
+    copy(format, table.rows + idx(first) * format.stride_bytes, num, row, plan);
+    std::iota(plan.table_row.data() + row, plan.table_row.data() + row + num, first);
+    if (is_relayed && shape.has_partial_sums) place_in_node(shape, rank, topk, row, row + num, plan);
+    localise(first_seat, num_local, idx(num) * topk, plan.choice.data() + at, plan.weight.data() + at);
+    const std::int32_t end = is_relayed ? keep_local(topk, row, row + num, plan) : row + num;
+    count_wanted(topk, row, end, plan);
+    row = end;
+  }
+  if (!table.has_weights) std::fill_n(plan.weight.data() + idx(begin) * topk, idx(row - begin) * topk, 0.0F);
+  return row;
+}
+
+/// Reads the tables of all sources, in order; counts rows per local seat.
 void read_tables(const Shape& shape,
                  const TableRowFormat& format,
                  int rank,
                  std::span<const TableView> tables,
                  ReceivePlan& plan) noexcept {
-  const std::size_t topk = idx(format.num_topk);
-  const auto first_expert = static_cast<std::uint32_t>(shape.placement.first_expert(rank));
-  const auto num_local = static_cast<std::uint32_t>(shape.placement.num_local(rank));
-  // Copies of a size that the compiler knows are a few moves; others are calls.
-  const auto copy = format.num_topk == 8 ? copy_rows<8> : copy_rows<0>;
+  const int num_local = shape.placement.num_local(rank);
   std::fill_n(plan.wanted.begin(), num_local, 0);
   std::fill_n(plan.marks.begin(), num_local, -1);
   std::int32_t row = 0;
+  bool has_any = false;
+  bool has_all = true;
   for (int src = 0; src < shape.num_ranks; ++src) {
     const TableView& table = tables[idx(src)];
     plan.first_row[idx(src)] = row;
-    plan.rank_counts[idx(src)] = table.num_rows;
-    for (std::int32_t first = 0; first < table.num_rows; first += kBlockRows) {
-      const std::int32_t num = std::min(kBlockRows, table.num_rows - first);
-      const std::size_t at = idx(row + first) * topk;
-      copy(format, table.rows + idx(first) * format.stride_bytes, num, row + first, plan);
-      localise(first_expert, num_local, idx(num) * topk, plan.choice.data() + at, plan.weight.data() + at);
-      count_wanted(topk, row + first, row + first + num, plan);
-    }
-    if (!table.has_weights) std::fill_n(plan.weight.data() + idx(row) * topk, idx(table.num_rows) * topk, 0.0F);
-    row += table.num_rows;
+    row = read_table(shape, format, rank, shape.is_relayed(src, rank), table, row, plan);
+    const std::int32_t num_rows = row - plan.first_row[idx(src)];
+    plan.num_table_rows[idx(src)] = table.num_rows;
+    plan.rank_counts[idx(src)] = num_rows;
+    has_any |= table.has_weights;
+    has_all &= table.has_weights || num_rows == 0;
   }
   plan.first_row[idx(shape.num_ranks)] = row;
+  // A source without rows here may leave its weights away; where nobody sent rows, any source tells.
+  plan.has_weights = has_any && has_all;
 }
 
 void order_by_rank(const Shape& shape, ReceivePlan& plan) noexcept {
@@ -164,7 +220,7 @@ void order_by_rank(const Shape& shape, ReceivePlan& plan) noexcept {
     const std::int64_t end = std::min<std::int64_t>(plan.first_row[idx(src) + 1], plan.num_rows);
     for (std::int64_t row = plan.first_row[idx(src)]; row < end; ++row) plan.result_src_rank[idx(row)] = src;
   }
-  // Kept rows per expert: what was wanted, less the choices of dropped rows.
+  // Kept rows per seat: what was wanted, less the choices of dropped rows.
   std::copy(plan.wanted.begin(), plan.wanted.end(), plan.counts.begin());
   const std::size_t topk = idx(shape.config.num_topk);
   for (std::int64_t row = plan.num_rows; row < wire_rows; ++row) {
@@ -261,10 +317,6 @@ void plan_receive(const Shape& shape,
                   std::int64_t capacity_rows,
                   ReceivePlan& plan) noexcept {
   plan.capacity_rows = capacity_rows;
-  // A source without tokens may leave its weights away; where nobody sent rows, any source tells.
-  plan.has_weights =
-      std::any_of(tables.begin(), tables.end(), [](const TableView& t) { return t.has_weights; }) &&
-      std::all_of(tables.begin(), tables.end(), [](const TableView& t) { return t.has_weights || t.num_rows == 0; });
   read_tables(shape, format, rank, tables, plan);
   if (shape.config.layout == Layout::rank_major) {
     order_by_rank(shape, plan);
@@ -277,16 +329,28 @@ void plan_receive(const Shape& shape,
   }
 }
 
+RowRange rows_of_round(const ReceivePlan& plan, int src, std::int64_t first, std::int64_t last) noexcept {
+  const std::int32_t* begin = plan.table_row.data() + plan.first_row[idx(src)];
+  const std::int32_t* end = plan.table_row.data() + plan.first_row[idx(src) + 1];
+  const std::int32_t* from = std::lower_bound(begin, end, first);
+  const std::int32_t* to = std::lower_bound(from, end, last);
+  return {static_cast<std::int32_t>(from - plan.table_row.data()),
+          static_cast<std::int32_t>(to - plan.table_row.data())};
+}
+
 std::size_t list_moves(const Shape& shape,
                        const ReceivePlan& plan,
                        std::int32_t first,
                        std::int32_t last,
                        MoveSource source,
-                       std::span<RowMove> moves) noexcept {
+                       std::span<RowMove> moves,
+                       std::int64_t round_first) noexcept {
   std::size_t num = 0;
   const std::size_t topk = idx(shape.config.num_topk);
   for (std::int32_t row = first; row < last; ++row) {
-    const std::int32_t from = source == MoveSource::token ? plan.token[idx(row)] : row - first;
+    const std::int32_t from = source == MoveSource::token
+                                  ? plan.token[idx(row)]
+                                  : plan.table_row[idx(row)] - static_cast<std::int32_t>(round_first);
     if (shape.config.layout == Layout::rank_major) {
       if (row < plan.num_rows) moves[num++] = {from, row};
       continue;

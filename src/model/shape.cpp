@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace moebus::model {
 
@@ -31,6 +32,29 @@ std::optional<std::string> check_sizes(const ExchangeConfig& config) {
   if (auto bad = check_range("max_handles", config.max_handles, 1, 1024)) return bad;
   for (const int bytes : config.side_bytes) {
     if (auto bad = check_range("side_bytes", bytes, 0, kMaxSideBytes)) return bad;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> check_seats(const ExchangeConfig& config, int num_ranks) {
+  if (auto bad = check_range("seats_per_rank", config.seats_per_rank, 0, kMaxExperts)) return bad;
+  if (auto bad = check_range("context", config.context, 0, kMaxContexts - 1)) return bad;
+  if (config.seats_per_rank == 0) return std::nullopt;
+  const std::int64_t num_seats = std::int64_t{config.seats_per_rank} * num_ranks;
+  if (num_seats < config.num_experts) {
+    return fmt::format("config.seats_per_rank is {}; {} ranks then hold {} of {} experts: give at least {}",
+                       config.seats_per_rank,
+                       num_ranks,
+                       num_seats,
+                       config.num_experts,
+                       base::ceil_div(config.num_experts, num_ranks));
+  }
+  if (num_seats > kMaxExperts) {
+    return fmt::format("config.seats_per_rank is {}; {} ranks then have {} seats, at most {} are supported: lower it",
+                       config.seats_per_rank,
+                       num_ranks,
+                       num_seats,
+                       kMaxExperts);
   }
   return std::nullopt;
 }
@@ -92,13 +116,92 @@ std::int64_t worst_case_rows(const ExchangeConfig& config, std::int64_t max_recv
   return 0;
 }
 
+/// Bytes of a stage whose rounds have one row, or one token.
+std::size_t least_stage_bytes(const Shape& shape) {
+  const std::size_t home = base::idx(shape.combine_slots_per_token);
+  const std::size_t relays = base::idx(shape.relay_slots_per_token) * base::idx(shape.topology.max_served());
+  const std::size_t combine_round = 2 * (home + relays) * shape.combine_row.stride_bytes;
+  const std::size_t dispatch_round = 2 * base::idx(shape.num_ranks) * shape.dispatch_row.stride_bytes;
+  return shape.has_dispatch_rounds() ? std::max(dispatch_round, combine_round) : combine_round;
+}
+
+/// Experts in order, the remaining seats empty.
+Placement default_placement(const ExchangeConfig& config, int num_ranks) {
+  Placement placement;
+  placement.experts.assign(base::idx(config.seats_per_rank) * base::idx(num_ranks), -1);
+  std::iota(placement.experts.begin(), placement.experts.begin() + config.num_experts, 0);
+  return placement;
+}
+
+void fill_ways(Shape& shape) {
+  const std::size_t entries = base::idx(shape.num_seats) + 1;
+  shape.owner.assign(entries, 0);
+  shape.hop.assign(entries, 0);
+  shape.hop_bit.assign(entries, 0);
+  for (int seat = 0; seat < shape.num_seats; ++seat) {
+    const int owner = shape.placement.rank_of(seat);
+    const bool is_relayed = shape.is_relayed(shape.rank, owner);
+    const int hop = is_relayed ? shape.topology.gateway(shape.rank, shape.topology.node_of(owner)) : owner;
+    shape.owner[base::idx(seat) + 1] = static_cast<std::uint8_t>(owner);
+    shape.hop[base::idx(seat) + 1] = static_cast<std::uint8_t>(hop);
+    shape.hop_bit[base::idx(seat) + 1] = std::uint64_t{1} << hop;
+  }
+}
+
+void fill_sizes(Shape& shape) {
+  const ExchangeConfig& config = shape.config;
+  shape.max_local_experts = shape.placement.num_local(0);  // no rank has more than the first
+  shape.max_recv_rows = std::int64_t{shape.num_ranks} * config.max_tokens_per_rank;
+  const std::int64_t worst = worst_case_rows(config, shape.max_recv_rows, shape.max_local_experts);
+  shape.can_overflow = config.capacity_rows > 0 && config.capacity_rows < worst;
+  shape.capacity_rows = config.capacity_rows > 0 ? config.capacity_rows : worst;
+  shape.result_rows =
+      config.layout == Layout::expert_padded ? shape.capacity_rows * shape.max_local_experts : shape.capacity_rows;
+  shape.combine_slots_per_token =
+      config.combine_rows == CombineRows::per_expert ? config.num_topk : std::min(shape.num_ranks, config.num_topk);
+  shape.relay_slots_per_token = shape.has_partial_sums ? std::min(shape.topology.max_node_size(), config.num_topk) : 0;
+  shape.dispatch_row = dispatch_row_format(config);
+  // Whoever adds rows of a node merges their lanes, and the masks say which rank a choice's value is from.
+  const bool has_mask = shape.can_overflow || (shape.levels == 2 && config.combine_lane);
+  shape.combine_row = combine_row_format(config, has_mask);
+}
+
+/// What plans depend on. Not how rows look, nor how they travel: exchanges that differ there alone can share handles.
+std::string describe_plans(const Shape& shape) {
+  const ExchangeConfig& config = shape.config;
+  return fmt::format(
+      "num_experts={}\nnum_topk={}\nmax_tokens_per_rank={}\nlayout={}\nexpert_alignment={}\ncapacity_rows={}\n"
+      "seats_per_rank={}\ninter_node={}\ncombine_rows={}\ncan_overflow={}\nlevels={}\n{}",
+      config.num_experts,
+      config.num_topk,
+      config.max_tokens_per_rank,
+      to_string(config.layout),
+      config.expert_alignment,
+      config.capacity_rows,
+      config.seats_per_rank,
+      to_string(config.inter_node),
+      to_string(config.combine_rows),
+      shape.can_overflow,
+      shape.levels,
+      shape.topology.describe());
+}
+
 }  // namespace
 
-std::optional<std::string> find_config_error(const ExchangeConfig& config, int num_ranks) {
+Arrival Shape::arrival_from(int src) const noexcept {
+  if (src == rank || config.path == Path::latency) return Arrival::straight;
+  const bool has_rounds =
+      config.delivery == Delivery::staged || is_relayed(src, rank) || !topology.is_mapped(src, rank);
+  return has_rounds ? Arrival::rounds : Arrival::straight;
+}
+
+std::optional<std::string> find_config_error(const ExchangeConfig& config, const GroupFacts& group) {
+  const int num_ranks = group.topology.num_ranks();
   if (auto bad = check_sizes(config)) return bad;
+  if (auto bad = check_seats(config, num_ranks)) return bad;
   if (auto bad = check_types(config)) return bad;
   if (auto bad = check_layout(config)) return bad;
-  const Shape shape = make_shape(config, num_ranks);
+  const Shape shape = make_shape(config, group);
   if (shape.max_recv_rows > kMaxRows || shape.result_rows > kMaxRows) {
     return fmt::format(
         "config.max_tokens_per_rank {} over {} ranks gives results of up to {} rows; at most {} are supported: lower "
@@ -110,10 +213,7 @@ std::optional<std::string> find_config_error(const ExchangeConfig& config, int n
         kMaxRows);
   }
   if (config.path == Path::throughput) {
-    const std::size_t dispatch_round = 2 * base::idx(num_ranks) * shape.dispatch_row.stride_bytes;
-    const std::size_t combine_round = 2 * base::idx(shape.combine_slots_per_token) * shape.combine_row.stride_bytes;
-    const std::size_t least =
-        config.delivery == Delivery::staged ? std::max(dispatch_round, combine_round) : combine_round;
+    const std::size_t least = least_stage_bytes(shape);
     if (config.stage_bytes < least) {
       return fmt::format("config.stage_bytes is {}; one row a round needs at least {}", config.stage_bytes, least);
     }
@@ -121,31 +221,31 @@ std::optional<std::string> find_config_error(const ExchangeConfig& config, int n
   return std::nullopt;
 }
 
-Shape make_shape(const ExchangeConfig& config, int num_ranks) {
+Shape make_shape(const ExchangeConfig& config, const GroupFacts& group, const Placement* placement) {
   Shape shape;
   shape.config = config;
-  shape.num_ranks = num_ranks;
-  shape.placement = ExpertPlacement::blocks(config.num_experts, num_ranks);
-  shape.rank_bit.assign(base::idx(config.num_experts) + 1, 0);
-  shape.owner.assign(base::idx(config.num_experts) + 1, 0);
-  for (int expert = 0; expert < config.num_experts; ++expert) {
-    const int rank = shape.placement.rank_of(expert);
-    shape.rank_bit[base::idx(expert) + 1] = std::uint64_t{1} << rank;
-    shape.owner[base::idx(expert) + 1] = static_cast<std::uint8_t>(rank);
+  shape.num_ranks = group.topology.num_ranks();
+  shape.rank = group.rank;
+  shape.levels = group.levels;
+  shape.topology = group.topology;
+  shape.has_gateways = group.levels == 2 && group.topology.num_nodes() >= 2 && config.inter_node == InterNode::gateway;
+  shape.has_partial_sums = shape.has_gateways && config.combine_rows == CombineRows::per_rank;
+  if (config.seats_per_rank > 0) {
+    set_placement(shape, placement != nullptr ? *placement : default_placement(config, shape.num_ranks));
+  } else {
+    shape.placement = ExpertPlacement::blocks(config.num_experts, shape.num_ranks);
   }
-  shape.max_local_experts = shape.placement.num_local(0);
-  shape.max_recv_rows = std::int64_t{num_ranks} * config.max_tokens_per_rank;
-  const std::int64_t worst = worst_case_rows(config, shape.max_recv_rows, shape.max_local_experts);
-  shape.can_overflow = config.capacity_rows > 0 && config.capacity_rows < worst;
-  shape.capacity_rows = config.capacity_rows > 0 ? config.capacity_rows : worst;
-  shape.result_rows =
-      config.layout == Layout::expert_padded ? shape.capacity_rows * shape.max_local_experts : shape.capacity_rows;
-  shape.combine_slots_per_token =
-      config.combine_rows == CombineRows::per_expert ? config.num_topk : std::min(num_ranks, config.num_topk);
-  shape.dispatch_row = dispatch_row_format(config);
-  shape.combine_row = combine_row_format(config, shape.can_overflow);
-  shape.digest = hash_text(describe(config) + fmt::format("num_ranks={}\n", num_ranks));
+  shape.num_seats = shape.placement.num_seats();
+  fill_ways(shape);
+  fill_sizes(shape);
+  shape.digest = hash_text(describe(config) + fmt::format("levels={}\n", shape.levels) + shape.topology.describe());
+  shape.plan_digest = hash_text(describe_plans(shape));
   return shape;
+}
+
+void set_placement(Shape& shape, const Placement& placement) {
+  // As many seats on every rank as before: owners and hops stay.
+  shape.placement = ExpertPlacement::of(placement, shape.config.num_experts, shape.num_ranks);
 }
 
 std::string describe(const ExchangeConfig& config) {
@@ -173,6 +273,9 @@ std::string describe(const ExchangeConfig& config) {
   line("combine_dtype", to_string(config.combine_dtype));
   line("combine_rows", to_string(config.combine_rows));
   line("combine_lane", config.combine_lane);
+  line("seats_per_rank", config.seats_per_rank);
+  line("inter_node", to_string(config.inter_node));
+  line("context", config.context);
   return text;
 }
 

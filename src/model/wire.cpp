@@ -38,7 +38,7 @@ SlotLayout slot_layout(const DispatchRowFormat& format, std::int64_t num_slots) 
   return layout;
 }
 
-CombineRowFormat combine_row_format(const ExchangeConfig& config, bool can_overflow) noexcept {
+CombineRowFormat combine_row_format(const ExchangeConfig& config, bool has_mask) noexcept {
   CombineRowFormat format;
   format.hidden = config.combine_hidden > 0 ? config.combine_hidden : config.hidden;
   format.dtype = config.combine_dtype;
@@ -46,7 +46,7 @@ CombineRowFormat combine_row_format(const ExchangeConfig& config, bool can_overf
   format.lane_offset_bytes = base::align_up(format.payload_bytes, kPartAlign);
   format.lane_bytes = config.combine_lane ? base::idx(config.num_topk) * sizeof(float) : 0;
   format.mask_offset_bytes = base::align_up(format.lane_offset_bytes + format.lane_bytes, kPartAlign);
-  format.mask_bytes = can_overflow ? sizeof(std::uint64_t) : 0;
+  format.mask_bytes = has_mask ? sizeof(std::uint64_t) : 0;
   format.content_bytes = format.payload_bytes + format.lane_bytes;
   format.stride_bytes = base::align_up(format.mask_offset_bytes + format.mask_bytes, kSlotAlign);
   return format;
