@@ -38,7 +38,7 @@ struct Shape {
   int rank = 0;
   int levels = 1;
   Topology topology;
-  bool has_gateways = false;  ///< dispatch rows are forwarded: two levels, two nodes or more, and config.inter_node
+  bool has_gateways = false;      ///< dispatch rows are forwarded: two levels, two nodes or more, and config.inter_node
   bool has_partial_sums = false;  ///< combine rows are added up at gateways: has_gateways and per_rank rows
   ExpertPlacement placement;
   int num_seats = 0;                   ///< over all ranks; without placement = num_experts
