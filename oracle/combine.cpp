@@ -26,25 +26,22 @@ class HomeToken {
         request_(request),
         config_(dispatched.front().config),
         input_((*dispatched.front().sent)[idx(home_rank)]),
+        group_(dispatched.front().group),
+        seats_(dispatched.front().choices->seats),
+        choices_(dispatched.front().choices->seat[idx(home_rank)]),
         num_columns_(idx(combine_columns(config_))) {}
 
-  // The choice's expert over all ranks, -1 = none.
-  [[nodiscard]] int expert(int choice) const {
-    return static_cast<int>(input_.topk_idx[idx(token_ * config_.num_topk + choice)]);
-  }
+  // The choice's seat over all ranks, -1 = no expert.
+  [[nodiscard]] int seat(int choice) const { return choices_[idx(token_ * config_.num_topk + choice)]; }
 
-  // The rank that owns the choice's expert, -1 = none.
-  [[nodiscard]] int owner(int choice) const {
-    return expert(choice) < 0 ? -1
-                              : owner_of(config_.num_experts, static_cast<int>(dispatched_.size()), expert(choice));
-  }
+  // The rank that holds the choice's seat, -1 = none.
+  [[nodiscard]] int owner(int choice) const { return seat(choice) < 0 ? -1 : seats_.rank_of[idx(seat(choice))]; }
 
   // The row that carries the choice at its owner; null if there is no choice or its row was dropped.
   [[nodiscard]] const ReceivedRow* row(int choice) const {
     const int rank = owner(choice);
     if (rank < 0) return nullptr;
-    const int first = first_local_expert(config_.num_experts, static_cast<int>(dispatched_.size()), rank);
-    return dispatched_[idx(rank)].find(expert(choice) - first, home_rank_, token_);
+    return dispatched_[idx(rank)].find(seat(choice) - seats_.first_on[idx(rank)], home_rank_, token_);
   }
 
   [[nodiscard]] std::int64_t missing() const {
@@ -67,8 +64,12 @@ class HomeToken {
       for (int k = 0; k < config_.num_topk; ++k) add_choice(acc, k);
       return acc;
     }
+    if (group_.levels == 1) {
+      add_owners(acc, [](int) { return true; });
+      return acc;
+    }
     for (int k = 0; k < config_.num_topk; ++k) {
-      if (is_last_of_its_owner(k)) add_owner(acc, owner(k));
+      if (is_last_of_its_node(k)) add_node(acc, group_.node_of(owner(k)));
     }
     return acc;
   }
@@ -100,8 +101,34 @@ class HomeToken {
     return true;
   }
 
-  // What one rank sends home: nothing if none of the token's rows were kept there.
-  void add_owner(std::vector<float>& acc, int rank) const {
+  [[nodiscard]] bool is_last_of_its_node(int choice) const {
+    if (owner(choice) < 0) return false;
+    for (int later = choice + 1; later < config_.num_topk; ++later) {
+      if (owner(later) >= 0 && group_.node_of(owner(later)) == group_.node_of(owner(choice))) return false;
+    }
+    return true;
+  }
+
+  // Adds the rows of those owners that `is_meant`; returns how many there were.
+  template <class IsMeant>
+  int add_owners(std::vector<float>& acc, IsMeant is_meant) const {
+    int num_added = 0;
+    for (int k = 0; k < config_.num_topk; ++k) {
+      if (is_last_of_its_owner(k) && is_meant(owner(k)) && add_owner(acc, owner(k))) ++num_added;
+    }
+    return num_added;
+  }
+
+  // The sum over one node's ranks, rounded even if it is the home's own node or has one row only.
+  void add_node(std::vector<float>& acc, int node) const {
+    std::vector<float> partial(num_columns_, 0.0F);
+    if (add_owners(partial, [&](int rank) { return group_.node_of(rank) == node; }) == 0) return;
+    round(partial);
+    for (std::size_t c = 0; c < num_columns_; ++c) acc[c] += partial[c];
+  }
+
+  // What one rank sends home: nothing (false) if none of the token's rows were kept there.
+  bool add_owner(std::vector<float>& acc, int rank) const {
     std::vector<float> partial(num_columns_, 0.0F);
     bool is_empty = true;
     for (int k = 0; k < config_.num_topk; ++k) {
@@ -113,13 +140,21 @@ class HomeToken {
       }
       add_choice(partial, k);
     }
-    if (is_empty) return;
+    if (is_empty) return false;
     round(partial);
     for (std::size_t c = 0; c < num_columns_; ++c) acc[c] += partial[c];
+    return true;
+  }
+
+  [[nodiscard]] bool is_repeat(int choice) const {
+    for (int earlier = 0; earlier < choice; ++earlier) {
+      if (seat(earlier) == seat(choice)) return true;
+    }
+    return false;
   }
 
   void add_choice(std::vector<float>& acc, int choice) const {
-    if (row(choice) == nullptr) return;
+    if (row(choice) == nullptr || (request_.adds_rows_once && is_repeat(choice))) return;
     const std::vector<float> y = expert_row(choice);
     if (request_.weighting == Weighting::none) {
       for (std::size_t c = 0; c < num_columns_; ++c) acc[c] += y[c];
@@ -159,6 +194,9 @@ class HomeToken {
   const CombineRequest& request_;
   const ExchangeConfig& config_;
   const RankInput& input_;
+  const GroupShape& group_;
+  const Seats& seats_;
+  const std::vector<int>& choices_;  // [T * K] seats
   std::size_t num_columns_;
 };
 

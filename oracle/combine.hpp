@@ -34,6 +34,7 @@ struct CombineRequest {
   Weighting weighting = Weighting::none;  ///< rank_major rows are never multiplied, whatever this says
   std::vector<HomeInput> homes;           ///< index = rank; may be empty: no bias, no given weights
   LaneSource lane;                        ///< optional
+  bool adds_rows_once = false;  ///< a row that several choices name is added at the first of them only (gradients)
 };
 
 /// What moebus::CombineResult must say on one rank.
@@ -47,14 +48,17 @@ struct CombineExpectation {
   std::int64_t num_incomplete = 0;    ///< tokens with a bit in `missing`
 };
 
-/// Returns what combine must bring home to `home_rank`. `dispatched` is the result of dispatch().
+/// Returns what combine must bring home to `home_rank`. `dispatched` is the result of dispatch(), which knows the
+/// group.
 ///
-/// per_rank:   owner: acc = +0, choices on it in top-k order acc = fma(w, y, acc) (unweighted acc + y), rounded; home:
-/// acc = bias or
-///             +0, plus the owners' rows by the position of their last choice in the token's top-k, rounded once.
-/// per_expert: home: acc = bias or +0, choices in top-k order acc = fma(w, y, acc), rounded once.
-/// rank_major: home as in per_rank, with the rows as they were given.
-/// Errors:     Error{invalid_argument} if the request does not fit.
+/// per_rank:   owner: acc = +0, choices on it in top-k order acc = fma(w, y, acc) (unweighted acc + y), rounded.
+///             levels 1: home: acc = bias or +0, plus the owners' rows by the position of their last choice in the
+///             token's top-k, rounded once.
+///             levels 2: each node: acc = +0, plus its owners' rows in that order, rounded; home: acc = bias or +0,
+///             plus the nodes' sums by the position of the node's last choice, rounded once.
+/// per_expert: home: acc = bias or +0, choices in top-k order acc = fma(w, y, acc), rounded once. Levels change
+/// nothing. rank_major: home as in per_rank, with the rows as they were given. An owner or a node of which no row was
+/// kept is not added. Gateways change nothing. Errors:     Error{invalid_argument} if the request does not fit.
 [[nodiscard]] CombineExpectation combine_at(int home_rank,
                                             const std::vector<DispatchExpectation>& dispatched,
                                             const CombineRequest& request);

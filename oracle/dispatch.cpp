@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <tuple>
 #include <utility>
 
+#include "moebus/error.hpp"
 #include "oracle/numbers.hpp"
 
 namespace moebus::oracle {
@@ -16,15 +18,16 @@ std::size_t idx(std::int64_t i) noexcept { return static_cast<std::size_t>(i); }
 // A token's choices, seen from one destination.
 struct Choices {
   const RankInput& input;
+  const std::vector<int>& seats;  // [T * K] of the source
   std::int64_t token;
   int num_topk;
-  int first_expert;  // of the destination
-  int num_experts;   // of the destination
+  int first_seat;  // of the destination
+  int num_seats;   // of the destination
 
   // Returns the local expert of a choice, -1 if it is masked or lives elsewhere.
   [[nodiscard]] int local_expert(int choice) const {
-    const std::int64_t expert = input.topk_idx[idx(token * num_topk + choice)];
-    return expert >= first_expert && expert < first_expert + num_experts ? static_cast<int>(expert) - first_expert : -1;
+    const int seat = seats[idx(token * num_topk + choice)];
+    return seat >= first_seat && seat < first_seat + num_seats ? seat - first_seat : -1;
   }
 
   [[nodiscard]] float weight(int choice) const {
@@ -56,14 +59,19 @@ struct Choices {
 
 class Destination {
  public:
-  Destination(const ExchangeConfig& config, const SharedInputs& sent, int rank) {
+  Destination(const ExchangeConfig& config,
+              const SharedInputs& sent,
+              const GroupShape& group,
+              std::shared_ptr<const SeatChoices> choices,
+              int rank) {
     result_.config = config;
     result_.num_ranks = static_cast<int>(sent->size());
     result_.rank = rank;
     result_.has_weights = sent->front().has_weights;
     result_.sent = sent;
-    num_experts_ = num_local_experts(config.num_experts, result_.num_ranks, rank);
-    first_expert_ = first_local_expert(config.num_experts, result_.num_ranks, rank);
+    result_.group = group;
+    result_.choices = std::move(choices);
+    num_experts_ = result_.choices->seats.num_on(rank);
     capacity_ = capacity_of(config, result_.num_ranks);
     result_.counts.assign(idx(num_experts_), 0);
     result_.wanted.assign(idx(num_experts_), 0);
@@ -87,8 +95,10 @@ class Destination {
   void for_each_token(Visit visit) const {
     for (int src_rank = 0; src_rank < result_.num_ranks; ++src_rank) {
       const RankInput& input = (*result_.sent)[idx(src_rank)];
+      const std::vector<int>& seats = result_.choices->seat[idx(src_rank)];
+      const int first_seat = result_.choices->seats.first_on[idx(result_.rank)];
       for (std::int64_t n = 0; n < input.num_tokens; ++n) {
-        visit(Choices{input, n, result_.config.num_topk, first_expert_, num_experts_}, src_rank);
+        visit(Choices{input, seats, n, result_.config.num_topk, first_seat, num_experts_}, src_rank);
       }
     }
   }
@@ -151,8 +161,7 @@ class Destination {
   }
 
   DispatchExpectation result_;
-  int num_experts_ = 0;
-  int first_expert_ = 0;
+  int num_experts_ = 0;  // seats, empty ones included
   std::int64_t capacity_ = 0;
 };
 
@@ -215,14 +224,29 @@ std::int64_t capacity_of(const ExchangeConfig& config, int num_ranks) noexcept {
   return std::numeric_limits<std::int64_t>::max();
 }
 
-std::vector<DispatchExpectation> dispatch(const ExchangeConfig& config, const SharedInputs& inputs) {
+std::vector<DispatchExpectation> dispatch(const ExchangeConfig& config,
+                                          const SharedInputs& inputs,
+                                          const GroupShape& group,
+                                          const Placement& placement,
+                                          const ReplicaRule& rule) {
   check_inputs(config, *inputs);
+  check_group(group);
+  if (group.num_ranks != static_cast<int>(inputs->size())) {
+    throw Error(ErrorCode::invalid_argument,
+                "oracle: a group of " + std::to_string(group.num_ranks) + " ranks, but inputs of " +
+                    std::to_string(inputs->size()) + "; give every rank's");
+  }
   const SharedInputs sent = as_sent(config, inputs);
+  const auto choices = std::make_shared<const SeatChoices>(choose_seats(config, *inputs, placement, rule));
   std::vector<DispatchExpectation> results;
-  for (int rank = 0; rank < static_cast<int>(inputs->size()); ++rank) {
-    results.push_back(Destination(config, sent, rank).build());
+  for (int rank = 0; rank < group.num_ranks; ++rank) {
+    results.push_back(Destination(config, sent, group, choices, rank).build());
   }
   return results;
+}
+
+std::vector<DispatchExpectation> dispatch(const ExchangeConfig& config, const SharedInputs& inputs) {
+  return dispatch(config, inputs, GroupShape::one_node(static_cast<int>(inputs->size())));
 }
 
 std::vector<DispatchExpectation> dispatch(const ExchangeConfig& config, const std::vector<RankInput>& inputs) {

@@ -6,24 +6,28 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "moebus/config.hpp"
+#include "oracle/group_shape.hpp"
 #include "oracle/inputs.hpp"
+#include "oracle/seats.hpp"
 
 namespace moebus::oracle {
 
 /// One row that must be in a dispatch result. Its bytes are those of token (src_rank, src_token) as it travels.
 struct ReceivedRow {
   std::int64_t position = 0;  ///< row of the result; expert_padded: local expert * capacity + index
-  int local_expert = -1;      ///< the row's expert in expert layouts, -1 in rank_major
+  int local_expert = -1;      ///< the row's expert (its seat on the rank) in expert layouts, -1 in rank_major
   int src_rank = 0;
   std::int64_t src_token = 0;
   float weight = 0;  ///< expert layouts: this token's weights for this expert, added in top-k order
 };
 
-/// Everything that moebus::DispatchResult must say on one rank. `rows` has kept rows only, ordered by position, which
+/// Everything that moebus::DispatchResult must say on one rank; "local experts" are the seats of the rank, empty ones
+/// included. `rows` has kept rows only, ordered by position, which
 /// is (src_rank, src_token) or (local expert, src_rank, src_token); every other row of the result is padding.
 struct DispatchExpectation {
   ExchangeConfig config;
@@ -31,6 +35,8 @@ struct DispatchExpectation {
   int rank = 0;  ///< the destination
   bool has_weights = false;
   SharedInputs sent;  ///< rows as they travel: after the cast, scales filled in
+  GroupShape group;
+  std::shared_ptr<const SeatChoices> choices;  ///< where each choice of each token goes; the same for all ranks
 
   std::vector<ReceivedRow> rows;
   std::vector<std::int32_t> topk_idx;  ///< rank_major: [rows, K] local experts, -1 elsewhere
@@ -52,9 +58,18 @@ struct DispatchExpectation {
   [[nodiscard]] const ReceivedRow* find(int local_expert, int src_rank, std::int64_t src_token) const;
 };
 
-/// Returns what each rank must receive; index = destination rank. Without a cast `inputs` is shared, not copied.
+/// Returns what each rank must receive; index = destination rank. Without a cast `inputs` is shared, not copied. The
+/// group and its nodes change nothing here; they are kept for combine. `placement` and `rule`: see seats_of and
+/// choose_seats.
 ///
-/// Errors: Error{invalid_argument} if the inputs do not fit the configuration.
+/// Errors: Error{invalid_argument} if inputs, group or placement do not fit the configuration.
+[[nodiscard]] std::vector<DispatchExpectation> dispatch(const ExchangeConfig& config,
+                                                        const SharedInputs& inputs,
+                                                        const GroupShape& group,
+                                                        const Placement& placement = {},
+                                                        const ReplicaRule& rule = {});
+
+/// The same on one node, with one level.
 [[nodiscard]] std::vector<DispatchExpectation> dispatch(const ExchangeConfig& config, const SharedInputs& inputs);
 
 /// The same for inputs that are not shared (copies them).

@@ -55,11 +55,12 @@ void check_config(const ExchangeConfig& config) {
   const bool is_cast_right =
       config.cast == Cast::none || (config.dtype == DType::bf16 && config.scale_format != ScaleFormat::none);
   if (config.num_experts < 1 || config.num_topk < 1 || config.num_topk > kMaxTopk || config.hidden < 1 ||
-      config.expert_alignment < 1 || config.capacity_rows < 0 || !is_cast_right || !is_summable(config.combine_dtype)) {
-    throw Error(ErrorCode::invalid_argument,
-                "oracle: the configuration is not valid: experts, top-k, hidden and alignment are at least 1, top-k at "
-                "most 64, "
-                "capacity at least 0, a cast takes bf16 and a scale format, combine adds bf16, f16 or f32");
+      config.expert_alignment < 1 || config.capacity_rows < 0 || config.seats_per_rank < 0 || !is_cast_right ||
+      !is_summable(config.combine_dtype)) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        "oracle: the configuration is not valid: experts, top-k, hidden and alignment are at least 1, top-k at "
+        "most 64, capacity and seats at least 0, a cast takes bf16 and a scale format, combine adds bf16, f16 or f32");
   }
 }
 
