@@ -37,34 +37,11 @@ class TransportContract : public ::testing::TestWithParam<TransportCase> {
   }
 };
 
+/// What holds only where peers are mapped.
+class MappingTransportContract : public TransportContract {};
+
 /// What holds only where a rank can be killed.
 class TransportOfProcessesContract : public TransportContract {};
-
-void barrier(Store& store) { store.all_gather("barrier", "", Deadline(20s)); }
-
-/// Waits until `peer` is not alive any more; fails after a limit that only a hang reaches.
-PeerStatus wait_for_end(const Transport& transport, int peer) {
-  const Deadline deadline(20s);
-  while (!deadline.is_over()) {
-    const PeerStatus status = transport.peer_status(peer);
-    if (status.state != PeerState::alive) return status;
-    std::this_thread::sleep_for(1ms);
-  }
-  ADD_FAILURE() << "rank " << peer << " still counts as alive";
-  return {};
-}
-
-template <class Call>
-std::string message_of(ErrorCode code, Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 int count_in(const std::string& folder) {
   return static_cast<int>(
@@ -88,7 +65,7 @@ std::set<std::string> ours_in(const std::string& folder) {
   return names;
 }
 
-TEST_P(TransportContract, GivesZeroedPageAlignedMemoryThatPeersSee) {
+TEST_P(MappingTransportContract, GivesZeroedPageAlignedMemoryThatPeersSee) {
   EXPECT_TRUE(all_ok(run(3, [](ConnectedRank& self) {
     constexpr std::size_t kBytes = 3 * 4096 + 8;
     const int rank = self.store->rank();
@@ -116,7 +93,72 @@ TEST_P(TransportContract, GivesZeroedPageAlignedMemoryThatPeersSee) {
   })));
 }
 
-TEST_P(TransportContract, KeepsSeveralRegistrationsApart) {
+TEST_P(TransportContract, GivesZeroedPageAlignedMemoryAndShowsWhatIsMapped) {
+  EXPECT_TRUE(all_ok(run(3, [](ConnectedRank& self) {
+    constexpr std::size_t kBytes = 3 * 4096 + 8;
+    const Registration memory = self.transport->register_memory(kBytes, Deadline(20s));
+    ASSERT_EQ(memory.local.size_bytes, kBytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.local.data) % page_bytes(), 0U);
+    EXPECT_TRUE(
+        std::all_of(memory.local.data, memory.local.data + kBytes, [](std::byte b) { return b == std::byte{0}; }));
+    ASSERT_EQ(memory.peers.size(), 3U);
+    for (int peer = 0; peer < 3; ++peer) {
+      const bool is_self = peer == self.store->rank();
+      EXPECT_EQ(memory.peers[idx(peer)] != nullptr, is_self || GetParam().are_peers_mapped) << "rank " << peer;
+    }
+    EXPECT_EQ(memory.peers[idx(self.store->rank())], memory.local.data);
+  })));
+}
+
+TEST_P(TransportContract, CountsRegistrationsAlikeOnAllRanksAndNeverTwice) {
+  EXPECT_TRUE(all_ok(run(2, [](ConnectedRank& self) {
+    std::vector<Registration> regions;
+    for (int i = 0; i < 3; ++i) regions.push_back(self.transport->register_memory(64, Deadline(20s)));
+    // What one rank gives back, or what all are refused, does not set them apart.
+    if (self.store->rank() == 0) self.transport->deregister(regions[2]);
+    const std::size_t bytes = self.store->rank() == 0 ? 64 : 65;
+    message_of(ErrorCode::invalid_argument, [&] { self.transport->register_memory(bytes, Deadline(20s)); });
+    regions.push_back(self.transport->register_memory(64, Deadline(20s)));
+    for (std::uint32_t i = 0; i < 4; ++i) EXPECT_EQ(regions[i].id, i);
+  })));
+}
+
+TEST_P(TransportContract, RefusesMappingThatIsNotMutualOnAllRanksAndNamesThePair) {
+  EXPECT_TRUE(all_ok(run_met(GetParam(), 3, [](std::unique_ptr<Store> store) {
+    ConnectOptions options{{true, true, true}};
+    if (store->rank() == 2) options.may_map[0] = false;
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { GetParam().connect(*store, Deadline(20s), options); }),
+                HasSubstr("rank 0 may map rank 2, but rank 2 may not map rank 0"));
+  })));
+}
+
+TEST_P(TransportContract, RefusesAMappingOfAnotherNumberOfRanksOnAllRanks) {
+  EXPECT_TRUE(all_ok(run_met(GetParam(), 2, [](std::unique_ptr<Store> store) {
+    const ConnectOptions options{std::vector<bool>(store->rank() == 1 ? 3 : 0, true)};
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { GetParam().connect(*store, Deadline(20s), options); }),
+                AllOf(HasSubstr("on rank 1"), HasSubstr("3 entries"), HasSubstr("2 ranks")));
+  })));
+}
+
+TEST_P(TransportContract, HidesThePeersThatMayNotBeMappedAndNoOthers) {
+  EXPECT_TRUE(all_ok(run_met(GetParam(), 3, [](std::unique_ptr<Store> store) {
+    // Ranks 0 and 1 map each other, rank 2 nobody; what a rank says of itself is of no account.
+    const int rank = store->rank();
+    const ConnectOptions options{{rank == 1, rank == 0, false}};
+    const auto transport = GetParam().connect(*store, Deadline(20s), options);
+    const Registration memory = transport->register_memory(4096, Deadline(20s));
+    for (int peer = 0; peer < 3; ++peer) {
+      const bool is_shown = peer == rank || (peer < 2 && rank < 2);
+      EXPECT_EQ(memory.peers[idx(peer)] != nullptr, is_shown) << "rank " << rank << " of rank " << peer;
+    }
+    if (rank < 2) memory.peers[idx(1 - rank)][7] = std::byte{9};
+    barrier(*store);
+    EXPECT_EQ(memory.local.data[7], static_cast<std::byte>(rank < 2 ? 9 : 0));
+    barrier(*store);
+  })));
+}
+
+TEST_P(MappingTransportContract, KeepsSeveralRegistrationsApart) {
   EXPECT_TRUE(all_ok(run(2, [](ConnectedRank& self) {
     const int rank = self.store->rank();
     std::vector<Registration> regions;
@@ -134,7 +176,7 @@ TEST_P(TransportContract, KeepsSeveralRegistrationsApart) {
   })));
 }
 
-TEST_P(TransportContract, HoldsMoreThanOneHugePage) {
+TEST_P(MappingTransportContract, HoldsMoreThanOneHugePage) {
   EXPECT_TRUE(all_ok(run(2, [](ConnectedRank& self) {
     constexpr std::size_t kBytes = (std::size_t{5} << 20) + 1;
     const Registration memory = self.transport->register_memory(kBytes, Deadline(20s));
@@ -145,7 +187,7 @@ TEST_P(TransportContract, HoldsMoreThanOneHugePage) {
   })));
 }
 
-TEST_P(TransportContract, KeepsMemoryForPeersThatStillMapItAfterDeregister) {
+TEST_P(MappingTransportContract, KeepsMemoryForPeersThatStillMapItAfterDeregister) {
   EXPECT_TRUE(all_ok(run(2, [](ConnectedRank& self) {
     const Registration memory = self.transport->register_memory(4096, Deadline(20s));
     memory.local.data[5] = std::byte{9};
@@ -280,6 +322,9 @@ TEST_P(TransportOfProcessesContract, CountsAKilledPeerAsDead) {
     barrier(*self.store);
     if (self.store->rank() == 2) ::raise(SIGKILL);
     EXPECT_EQ(wait_for_end(*self.transport, 2).state, PeerState::dead);
+    self.transport->put_signal(2, {memory.id, 0}, memory.local.data, 8, {memory.id, 8}, 1);
+    EXPECT_TRUE(self.transport->flush(self.transport->num_started(), Deadline(20s)));
+    if (memory.peers[2] == nullptr) return;
     memory.peers[2][0] = std::byte{1};  // its memory stays usable here
     EXPECT_EQ(memory.peers[2][0], std::byte{1});
   });
@@ -313,9 +358,12 @@ TEST_P(TransportOfProcessesContract, ConnectsAsManyRanksAsThereMayBe) {
   EXPECT_TRUE(all_ok(run(kMaxRanks, [](ConnectedRank& self) {
     const int rank = self.store->rank();
     const Registration memory = self.transport->register_memory(4096, Deadline(30s));
-    for (std::byte* peer : memory.peers) peer[rank] = static_cast<std::byte>(rank + 1);
-    barrier(*self.store);
-    for (int peer = 0; peer < kMaxRanks; ++peer) EXPECT_EQ(memory.local.data[peer], static_cast<std::byte>(peer + 1));
+    for (int peer = 0; peer < kMaxRanks; ++peer) {
+      self.transport->put_signal(peer, {}, nullptr, 0, {memory.id, 8 * idx(rank)}, sync::Word(rank) + 1);
+    }
+    for (int peer = 0; peer < kMaxRanks; ++peer) {
+      ASSERT_TRUE(wait_for_word(*self.transport, memory, 8 * idx(peer), sync::Word(peer) + 1));
+    }
     barrier(*self.store);
   })));
 }
@@ -346,14 +394,19 @@ TEST(LoopbackTransport, RefusesRanksOfDifferentProcesses) {
   })));
 }
 
-std::string case_name(const ::testing::TestParamInfo<TransportCase>& param) { return param.param.name; }
-
-constexpr TransportCase kLoopback{"Loopback", "inproc", &connect_loopback, false};
-constexpr TransportCase kShmThreads{"ShmThreads", "local", &connect_shm, false};
-constexpr TransportCase kShm{"Shm", "local", &connect_shm, true};
-
-INSTANTIATE_TEST_SUITE_P(Transports, TransportContract, ::testing::Values(kLoopback, kShmThreads, kShm), case_name);
-INSTANTIATE_TEST_SUITE_P(Transports, TransportOfProcessesContract, ::testing::Values(kShm), case_name);
+INSTANTIATE_TEST_SUITE_P(
+    Transports,
+    TransportContract,
+    ::testing::Values(kLoopback, kShmThreads, kShm, kLoopbackUnmapped, kShmUnmapped, kUnrulyLoopback, kUnrulyShm),
+    case_name);
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         MappingTransportContract,
+                         ::testing::Values(kLoopback, kShmThreads, kShm),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         TransportOfProcessesContract,
+                         ::testing::Values(kShm, kShmUnmapped, kUnrulyShm),
+                         case_name);
 
 }  // namespace
 }  // namespace moebus::transport

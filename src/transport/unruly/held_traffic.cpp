@@ -68,11 +68,11 @@ void HeldTraffic::release_all(const Deliver& deliver) {
   MOEBUS_ASSERT(is_empty());
 }
 
-/// Mostly none, sometimes a few calls, seldom until it is overdue: the peer then sees what came later for a long time.
+/// Often none, mostly some calls, seldom until it is overdue: the peer then sees what came later for a long time.
 std::uint64_t HeldTraffic::random_stall() {
   const std::uint64_t kind = random_below(100);
-  if (kind < 50) return 0;
-  if (kind < 80) return 1 + random_below(8);
+  if (kind < 35) return 0;
+  if (kind < 70) return 1 + random_below(8);
   if (kind < 98) return 8 + random_below(60);
   return kMaxHeldCalls;
 }
