@@ -92,6 +92,12 @@ std::uint64_t Traffic::rows_of(int src, int dst) const { return rows[idx(src) * 
 
 std::uint64_t Traffic::bytes_of(int src, int dst) const { return src == dst ? 0 : rows_of(src, dst) * row_bytes; }
 
+Traffic& Traffic::operator+=(const Traffic& other) {
+  if (num_ranks == 0) return *this = other;
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] += other.rows[i];
+  return *this;
+}
+
 bool has_gateways(const DispatchExpectation& dispatched) {
   return dispatched.group.levels == 2 && dispatched.group.has_several_nodes() &&
          dispatched.config.inter_node == InterNode::gateway;

@@ -20,6 +20,9 @@ struct Traffic {
 
   /// Returns bytes over the link; 0 for src = dst.
   [[nodiscard]] std::uint64_t bytes_of(int src, int dst) const;
+
+  /// Adds another call of the same exchange.
+  Traffic& operator+=(const Traffic& other);
 };
 
 /// True if rows between nodes stop at gateways: several nodes, two levels, and config.inter_node asks for it.

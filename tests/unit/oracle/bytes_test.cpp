@@ -90,6 +90,14 @@ TEST(LeastTraffic, CountsPayloadScalesAndSidesOverLinksOnly) {
   EXPECT_EQ(least_combine_traffic(dispatched, true).bytes_of(3, 2), 2U * (14 + 24));
 }
 
+TEST(LeastTraffic, AddsUpOverCalls) {
+  const auto dispatched = from_rank_two(small_config(12, 6), kTokens);
+  Traffic sum;
+  for (int call = 0; call < 3; ++call) sum += least_dispatch_traffic(dispatched);
+  EXPECT_THAT(from(sum, 2), ElementsAre(0, 0, 3, 6, 3, 0));
+  EXPECT_EQ(sum.bytes_of(2, 3), 6U * 2);
+}
+
 TEST(LeastTraffic, FollowsTheSeats) {
   ExchangeConfig config = small_config(1, 1);
   config.seats_per_rank = 1;
