@@ -110,6 +110,62 @@ void choose_any(const ExchangeConfig& config, Random& random, workload::RoutingT
   for (float& weight : table.topk_weights) weight = random.unit() - 0.25F;
 }
 
+/// Nodes of ranks in one of five patterns.
+std::vector<int> choose_nodes(Random& random, int num_ranks) {
+  const std::uint64_t pattern = random.below(5);
+  std::vector<int> nodes;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const std::array<int, 5> node{0, 2 * rank / num_ranks, rank == num_ranks - 1 ? 1 : 0, std::min(rank, 2), rank % 2};
+    nodes.push_back(node[pattern]);
+  }
+  return nodes;
+}
+
+bool sits_on(const Placement& placement, std::size_t seats_per_rank, std::size_t seat, std::int32_t expert) {
+  const auto first = placement.experts.begin() + static_cast<std::ptrdiff_t>(seat / seats_per_rank * seats_per_rank);
+  const auto end = first + static_cast<std::ptrdiff_t>(seats_per_rank);
+  return std::find(first, end, expert) != end;
+}
+
+/// Every expert in a random seat; of the seats left over, most hold a replica.
+Placement choose_placement(Random& random, const ExchangeConfig& config, int num_ranks) {
+  const std::size_t num_seats = idx(config.seats_per_rank) * idx(num_ranks);
+  std::vector<std::size_t> seats(num_seats);
+  for (std::size_t i = 0; i < num_seats; ++i) {
+    const std::size_t other = random.below(i + 1);
+    seats[i] = seats[other];
+    seats[other] = i;
+  }
+  Placement placement;
+  placement.experts.assign(num_seats, -1);
+  for (std::size_t i = 0; i < num_seats; ++i) {
+    if (i < idx(config.num_experts)) {
+      placement.experts[seats[i]] = static_cast<std::int32_t>(i);
+      continue;
+    }
+    const auto expert = static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(config.num_experts)));
+    const bool is_there = sits_on(placement, idx(config.seats_per_rank), seats[i], expert);
+    if (!is_there && happens(random, 75)) placement.experts[seats[i]] = expert;
+  }
+  return placement;
+}
+
+/// A rule of the caller: the same for every choice of a token that names the expert.
+int turn_by_expert(const ReplicaChoice& choice) {
+  return static_cast<int>((3 * choice.token + choice.expert + choice.src_rank) %
+                          static_cast<std::int64_t>(choice.ranks.size()));
+}
+
+/// Rounds lie beside what gateways add up: the same few rows a round for all that one may serve.
+void make_room_for_gateways(ExchangeCase& one) {
+  if (one.config.path != Path::throughput || !oracle::GroupShape{one.num_ranks, one.nodes, 2}.has_several_nodes())
+    return;
+  const ExchangeConfig& config = one.config;
+  const std::size_t answer = base::align_up(answer_row_bytes(config) + 4 * idx(config.num_topk) + 80, std::size_t{64});
+  const std::size_t relayed = idx(std::min(one.num_ranks, config.num_topk)) * idx(one.num_ranks);
+  one.config.stage_bytes += 6 * relayed * answer;
+}
+
 workload::RoutingTable make_table(const ExchangeCase& one, int rank, std::int64_t tokens, std::uint64_t seed) {
   const ExchangeConfig& config = one.config;
   Random random(seed_from(seed, 17, static_cast<std::uint64_t>(rank)));
@@ -226,6 +282,29 @@ ExchangeCase random_case(std::uint64_t seed, int num_ranks, Route route) {
   return one;
 }
 
+ExchangeCase random_group_case(std::uint64_t seed, int num_ranks, Route route) {
+  ExchangeCase one = random_case(seed, num_ranks, route);
+  Random random(seed_from(seed, 41));
+  ExchangeConfig& config = one.config;
+  one.nodes = choose_nodes(random, num_ranks);
+  one.levels = pick(random, std::array{0, 0, 0, 1, 2});
+  one.map_peers = pick(random, std::array{MapPeers::reachable, MapPeers::node, MapPeers::none});
+  config.inter_node = happens(random, 70) ? InterNode::gateway : InterNode::direct;
+  make_room_for_gateways(one);
+  if (!happens(random, 40)) return one;
+  config.seats_per_rank = (config.num_experts + num_ranks - 1) / num_ranks + static_cast<int>(random.below(3));
+  if (happens(random, 25)) return one;  // experts in order
+  one.placement = choose_placement(random, config, num_ranks);
+  if (happens(random, 40)) one.rule = turn_by_expert;
+  return one;
+}
+
+oracle::GroupShape group_of(const ExchangeCase& one) {
+  oracle::GroupShape group{one.num_ranks, one.nodes, 1};
+  group.levels = one.levels != 0 ? one.levels : group.has_several_nodes() ? 2 : 1;
+  return group;
+}
+
 std::string describe(const ExchangeCase& one) {
   const ExchangeConfig& config = one.config;
   std::ostringstream text;
@@ -241,7 +320,12 @@ std::string describe(const ExchangeCase& one) {
        << to_string(config.combine_rows) << ", weighting " << to_string(one.weighting) << ", weights "
        << one.has_weights << ", bias " << one.num_bias << ", lane " << config.combine_lane << ", gate "
        << static_cast<int>(one.gate) << ", short ids " << one.has_short_ids << ", gaps " << one.has_row_gaps
-       << ", outputs " << one.has_output;
+       << ", outputs " << one.has_output << ", nodes";
+  for (const int node : one.nodes) text << " " << node;
+  text << ", levels " << one.levels << ", mapped " << to_string(one.map_peers) << ", between nodes "
+       << to_string(config.inter_node) << ", seats " << config.seats_per_rank << ":";
+  for (const std::int32_t expert : one.placement.experts) text << " " << expert;
+  text << (one.rule ? ", own rule" : "");
   return text.str();
 }
 
@@ -251,7 +335,7 @@ DispatchTruth make_dispatch_truth(const ExchangeCase& one, int call) {
   auto inputs = std::make_shared<std::vector<oracle::RankInput>>();
   for (int rank = 0; rank < one.num_ranks; ++rank) inputs->push_back(make_input(one, rank, truth.seed));
   truth.inputs = inputs;
-  truth.expected = oracle::dispatch(one.config, truth.inputs);
+  truth.expected = oracle::dispatch(one.config, truth.inputs, group_of(one), one.placement, one.rule);
   return truth;
 }
 
@@ -278,6 +362,11 @@ CombineTruth make_combine_truth(const ExchangeCase& one, const DispatchTruth& di
   }
   truth.expected = oracle::combine(dispatched.expected, request);
   return truth;
+}
+
+void LeastTraffic::add(const ExchangeCase& one, const DispatchTruth& truth) {
+  dispatch += oracle::least_dispatch_traffic(truth.expected);
+  combine += oracle::least_combine_traffic(truth.expected, one.config.combine_lane);
 }
 
 void fill_answer(

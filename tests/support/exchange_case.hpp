@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "moebus/config.hpp"
+#include "moebus/placement.hpp"
+#include "oracle/bytes.hpp"
 #include "oracle/combine.hpp"
 #include "oracle/dispatch.hpp"
 
@@ -34,6 +36,11 @@ struct ExchangeCase {
   bool has_short_ids = false;  ///< ids as i32 instead of i64
   bool has_row_gaps = false;   ///< token rows with a stride
   bool has_output = false;     ///< results go to tensors of the caller
+  std::vector<int> nodes;      ///< node of each rank; empty = they say nothing of nodes
+  int levels = 0;              ///< as GroupOptions::levels
+  MapPeers map_peers = MapPeers::reachable;
+  Placement placement;  ///< set after prepare, if not empty
+  ReplicaRule rule;     ///< with a placement; empty = the default rule
 };
 
 /// The three ways rows can travel.
@@ -50,6 +57,13 @@ void set_route(ExchangeConfig& config, Route route, int num_ranks);
 
 /// Makes a random case that travels by `route`; the same arguments make the same case.
 [[nodiscard]] ExchangeCase random_case(std::uint64_t seed, int num_ranks, Route route);
+
+/// Makes a random case over nodes: one, halves, all but one, two single ranks and the rest, or interleaved; direct or
+/// through gateways, mapped or not, sometimes with seats and replicas.
+[[nodiscard]] ExchangeCase random_group_case(std::uint64_t seed, int num_ranks, Route route);
+
+/// Returns the group of a case as the oracle sees it: levels decided.
+[[nodiscard]] oracle::GroupShape group_of(const ExchangeCase& one);
 
 /// Says in one line what the case is, seed included.
 [[nodiscard]] std::string describe(const ExchangeCase& one);
@@ -81,6 +95,14 @@ void fill_answer(
 
 /// Returns MOEBUS_TEST_SEED, or the seed that all runs use; tests with seeds begin at it.
 [[nodiscard]] std::uint64_t first_seed();
+
+/// What the calls of a case must send at least, all of them together; dropped rows count.
+struct LeastTraffic {
+  oracle::Traffic dispatch;
+  oracle::Traffic combine;
+
+  void add(const ExchangeCase& one, const DispatchTruth& truth);
+};
 
 /// How many times fewer random cases a build with sanitizers runs.
 #ifdef MOEBUS_TEST_SLOWDOWN

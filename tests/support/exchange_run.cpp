@@ -32,6 +32,37 @@ void throw_if(const std::optional<oracle::Difference>& difference, const char* c
   throw std::runtime_error(std::string(call) + " on rank " + std::to_string(rank) + ": " + difference->text());
 }
 
+template <class OptionsOf>
+std::vector<RankOutcome> run_members(int num_ranks, bool as_processes, const MemberBody& body, OptionsOf options_of) {
+  const std::string uri = unique_uri(as_processes);
+  const auto run = as_processes ? &run_as_processes : &run_as_threads;
+  return run(
+      num_ranks,
+      [&](int rank) {
+        Group group = Group::join(uri, rank, num_ranks, options_of(rank));
+        body(group);
+      },
+      kRanksLimit);
+}
+
+void check_count(const std::string& what, int src, int dst, std::uint64_t seen, std::uint64_t least, bool is_exact) {
+  if (seen == least || (!is_exact && seen < least)) return;
+  throw std::runtime_error(what + " from rank " + std::to_string(src) + " to " + std::to_string(dst) + ": counted " +
+                           std::to_string(seen) + ", needed are " + std::to_string(least));
+}
+
+void check_peer(
+    const std::string& call, const PeerStats& stats, int rank, int peer, const oracle::Traffic& least, bool is_exact) {
+  const auto check = [&](const char* what, int src, int dst, std::uint64_t seen, std::uint64_t needed) {
+    check_count(call + what, src, dst, seen, needed, is_exact);
+  };
+  check(" bytes sent", rank, peer, stats.bytes_sent, least.bytes_of(rank, peer));
+  check(" bytes received", peer, rank, stats.bytes_received, least.bytes_of(peer, rank));
+  if (peer == rank) return;  // rows that stay are no traffic
+  check(" rows sent", rank, peer, stats.rows_sent, least.rows_of(rank, peer));
+  check(" rows received", peer, rank, stats.rows_received, least.rows_of(peer, rank));
+}
+
 }  // namespace
 
 std::string unique_uri(bool as_processes) {
@@ -53,15 +84,17 @@ std::vector<RankOutcome> run_group(int num_ranks,
                                    bool as_processes,
                                    const MemberBody& body,
                                    const GroupOptions& options) {
-  const std::string uri = unique_uri(as_processes);
-  const auto run = as_processes ? &run_as_processes : &run_as_threads;
-  return run(
-      num_ranks,
-      [&](int rank) {
-        Group group = Group::join(uri, rank, num_ranks, options);
-        body(group);
-      },
-      kRanksLimit);
+  return run_members(num_ranks, as_processes, body, [&](int) { return options; });
+}
+
+std::vector<RankOutcome> run_group(const ExchangeCase& one, const MemberBody& body, const GroupOptions& options) {
+  return run_members(one.num_ranks, one.as_processes, body, [&](int rank) {
+    GroupOptions own = options;
+    if (!one.nodes.empty()) own.host_id = "node-" + std::to_string(one.nodes[idx(rank)]);
+    own.levels = one.levels;
+    own.map_peers = one.map_peers;
+    return own;
+  });
 }
 
 void expect_ok(const std::vector<RankOutcome>& outcomes) { EXPECT_TRUE(all_ok(outcomes)); }
@@ -69,6 +102,7 @@ void expect_ok(const std::vector<RankOutcome>& outcomes) { EXPECT_TRUE(all_ok(ou
 ExchangeRun::ExchangeRun(const Group& group, const ExchangeCase& one)
     : one_(one), config_(one.config), rank_(group.rank()), exchange_(group, one.config) {
   exchange_.prepare();
+  if (!one.placement.experts.empty()) exchange_.set_placement(one.placement, one.rule);
 }
 
 DispatchInput ExchangeRun::input(const DispatchTruth& truth, DispatchBuffers& buffers) {
@@ -197,16 +231,26 @@ void poison_rows(DispatchResult& result) {
   workload::fill_poison({tokens.data, idx(tokens.num_elements()) * size_of(tokens.dtype)});
 }
 
+void check_traffic(const ExchangeStats& stats, int rank, const LeastTraffic& least, bool is_exact) {
+  for (int peer = 0; peer < stats.num_ranks; ++peer) {
+    check_peer("dispatch", stats.dispatch_peers[idx(peer)], rank, peer, least.dispatch, is_exact);
+    check_peer("combine", stats.combine_peers[idx(peer)], rank, peer, least.combine, is_exact);
+  }
+}
+
 ::testing::AssertionResult matches_oracle(const ExchangeCase& one) {
   std::vector<DispatchTruth> dispatched;
   std::vector<CombineTruth> combined;
+  LeastTraffic least;
   for (int call = 0; call < one.num_calls; ++call) {
     dispatched.push_back(make_dispatch_truth(one, call));
     combined.push_back(make_combine_truth(one, dispatched.back(), call));
+    least.add(one, dispatched.back());
   }
-  const auto outcomes = run_group(one.num_ranks, one.as_processes, [&](Group& group) {
+  const auto outcomes = run_group(one, [&](Group& group) {
     ExchangeRun run(group, one);
     for (std::size_t call = 0; call < dispatched.size(); ++call) run.exchange_once(dispatched[call], combined[call]);
+    check_traffic(run.exchange().stats(), group.rank(), least, one.config.capacity_rows == 0);
   });
   const auto result = all_ok(outcomes);
   if (result) return result;

@@ -29,6 +29,11 @@ std::vector<RankOutcome> run_group(int num_ranks,
                                    const MemberBody& body,
                                    const GroupOptions& options = quiet_options());
 
+/// The same for a case: each rank says which node it is on, with the case's levels and mapping.
+std::vector<RankOutcome> run_group(const ExchangeCase& one,
+                                   const MemberBody& body,
+                                   const GroupOptions& options = quiet_options());
+
 /// Fails the test, with the ranks' messages, unless all of them are well.
 void expect_ok(const std::vector<RankOutcome>& outcomes);
 
@@ -51,7 +56,7 @@ struct CombineBuffers {
 /// One rank's exchange. Differences from the oracle are thrown as std::runtime_error.
 class ExchangeRun {
  public:
-  /// Makes and prepares the exchange. `one` must outlive the run.
+  /// Makes and prepares the exchange, and sets the case's placement. `one` must outlive the run.
   ExchangeRun(const Group& group, const ExchangeCase& one);
 
   [[nodiscard]] Exchange& exchange() noexcept { return exchange_; }
@@ -87,8 +92,13 @@ class ExchangeRun {
 /// Fills the rows of a result with NaN, so that nothing stale can pass for right afterwards.
 void poison_rows(DispatchResult& result);
 
-/// Runs a case on all its ranks. Succeeds if every byte is the oracle's.
+/// Runs a case on all its ranks. Succeeds if every byte is the oracle's, and no rank sent more than it must; where
+/// nothing can be dropped, exactly that.
 ::testing::AssertionResult matches_oracle(const ExchangeCase& one);
+
+/// Throws std::runtime_error unless the counters of a rank say that it sent and received what it must. Unless
+/// `is_exact` it may have been less: rows that a capacity drops need not travel.
+void check_traffic(const ExchangeStats& stats, int rank, const LeastTraffic& least, bool is_exact);
 
 /// Returns the text of the error that `call` throws; fails unless it throws Error{code} with this origin.
 std::string error_of(ErrorCode code, int origin_rank, const std::function<void()>& call);
