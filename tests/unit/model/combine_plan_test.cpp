@@ -4,16 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
 
-#include "plan_cases.hpp"
+#include "combine_run.hpp"
 
 namespace moebus::model {
 namespace {
 
 using base::idx;
 using cases::Case;
-using cases::Expected;
-using cases::Plans;
+using cases::Group;
+using cases::Layouts;
+using cases::Terms;
 using cases::WireRow;
 
 constexpr unsigned kNumSeeds = 120;
@@ -25,82 +27,40 @@ RowsView results_of(int rank) {
   return {memory.data() + rank * 65536, kRowBytes};
 }
 
-/// The value that an owner's lane has for (result row, choice).
-float lane_value(int rank, std::int64_t row, int k) { return static_cast<float>(rank * 100'000 + row * 32 + k + 1); }
-
-struct Layouts {
-  const char* name;
-  Layout layout;
-  CombineRows rows;
-};
-
-void PrintTo(const Layouts& layouts, std::ostream* out) { *out << layouts.name; }
-
-/// One case with the home slots of all ranks, filled by the owners' tails as the engine does.
-struct Exchange {
-  explicit Exchange(const Case& c_in) : c(c_in), plans(c) {
-    const CombineRowFormat& format = plans.shape.combine_row;
-    tokens = c.config.max_tokens_per_rank;
-    const std::size_t slots = idx(plans.shape.combine_slots_per_token) * idx(tokens);
-    for (int rank = 0; rank < c.num_ranks; ++rank) {
-      expected.push_back(cases::expect(c, rank, plans.shape.capacity_rows));
-      memory.emplace_back(slots * format.stride_bytes, std::byte{0xEE});
-      lanes.emplace_back();
-      for (std::int64_t row = 0; row < plans.shape.result_rows; ++row) {
-        for (int k = 0; k < c.config.num_topk; ++k) lanes.back().push_back(lane_value(rank, row, k));
-      }
+/// A group of one node with the home slots of all ranks, filled by the owners' tails.
+struct Exchange : Group {
+  explicit Exchange(const Case& c_in) : Group(c_in), tokens(c_in.config.max_tokens_per_rank) {
+    for (int home = 0; home < c.num_ranks; ++home) {
+      memory.emplace_back(idx(shape().combine_slots_per_token * tokens) * shape().combine_row.stride_bytes,
+                          std::byte{0xEE});
     }
     for (int owner = 0; owner < c.num_ranks; ++owner) {
       for (int home = 0; home < c.num_ranks; ++home) {
-        write_tails(plans.shape, receive(owner), rows_from(owner, home), lane(owner), slots_of(home));
+        const RowRange rows = rows_from(owner, home);
+        const std::vector<std::int32_t> at = slots_for(owner, home);
+        write_tails(shape(owner), receive(owner), rows, lane(owner), memory[idx(home)].data(), at);
       }
     }
-  }
-
-  const ReceivePlan& receive(int rank) const { return plans.receive[idx(rank)].plan; }
-
-  const SendPlan& send(int rank) const { return plans.send[idx(rank)].plan; }
-
-  RowRange rows_from(int owner, int home) const {
-    return {receive(owner).first_row[idx(home)], receive(owner).first_row[idx(home) + 1]};
   }
 
   HomeSlots slots_of(int home) { return {memory[idx(home)].data(), tokens, 0}; }
 
+  /// Where the rows of `owner` for `home` go, by their numbers.
+  std::vector<std::int32_t> slots_for(int owner, int home) {
+    const RowRange rows = rows_from(owner, home);
+    std::vector<std::int32_t> at(idx((rows.last - rows.first) * c.config.num_topk));
+    std::vector<std::uint8_t> has_payload(at.size());
+    at.resize(list_owner_slots(shape(owner), receive(owner), rows, slots_of(home), at, has_payload));
+    return at;
+  }
+
   std::byte* slot(int home, std::int64_t slot_idx, int token) {
-    const auto stride = static_cast<std::int64_t>(plans.shape.combine_row.stride_bytes);
+    const auto stride = static_cast<std::int64_t>(shape().combine_row.stride_bytes);
     return memory[idx(home)].data() + (slot_idx * tokens + token) * stride;
   }
 
-  LaneView lane(int rank) const {
-    if (!c.config.combine_lane) return {};
-    return {std::as_bytes(std::span(lanes[idx(rank)])).data(),
-            static_cast<std::int64_t>(sizeof(float)) * c.config.num_topk};
-  }
-
-  std::int64_t place(int owner, const WireRow& row, int k) const {
-    return cases::place_of(c, expected[idx(owner)], owner, row, k);
-  }
-
-  Case c;
-  Plans plans;
   std::int64_t tokens = 0;
-  std::vector<Expected> expected;              // [ranks]
   std::vector<std::vector<std::byte>> memory;  // [home][slot, token]
-  std::vector<std::vector<float>> lanes;       // [rank][result rows, K]
-};
-
-/// Sum terms with room for everything.
-struct Terms {
-  explicit Terms(std::size_t outputs, std::size_t topk)
-      : first(outputs + 1), term(outputs * topk), weight(outputs * topk), output_row(outputs) {}
-
-  SumTerms view() { return {first, term, weight, output_row}; }
-
-  std::vector<std::int32_t> first;
-  std::vector<const std::byte*> term;
-  std::vector<float> weight;
-  std::vector<std::byte*> output_row;
 };
 
 class CombinePlans : public testing::TestWithParam<Layouts> {
@@ -108,11 +68,8 @@ class CombinePlans : public testing::TestWithParam<Layouts> {
   template <class Check>
   void for_each_case(Check check) {
     for (unsigned seed = 1; seed <= kNumSeeds; ++seed) {
-      Case c = cases::random_case(seed, GetParam().layout);
-      c.config.combine_rows = GetParam().rows;
-      c.config.combine_lane = seed % 2 == 0;
-      Exchange exchange(c);
-      SCOPED_TRACE(c.text());
+      Exchange exchange(cases::combine_case(seed, GetParam()));
+      SCOPED_TRACE(exchange.c.text());
       ASSERT_NO_FATAL_FAILURE(check(exchange));
     }
   }
@@ -120,15 +77,17 @@ class CombinePlans : public testing::TestWithParam<Layouts> {
   static bool is_per_expert() { return GetParam().rows == CombineRows::per_expert; }
 };
 
-constexpr Layouts kRankMajor{"RankMajor", Layout::rank_major, CombineRows::per_rank};
-constexpr Layouts kExpertMajor{"ExpertMajor", Layout::expert_major, CombineRows::per_rank};
-constexpr Layouts kExpertPadded{"ExpertPadded", Layout::expert_padded, CombineRows::per_rank};
-constexpr Layouts kMajorPerExpert{"ExpertMajorPerExpert", Layout::expert_major, CombineRows::per_expert};
-constexpr Layouts kPaddedPerExpert{"ExpertPaddedPerExpert", Layout::expert_padded, CombineRows::per_expert};
+using cases::kExpertMajor;
+using cases::kExpertPadded;
+using cases::kMajorPerExpert;
+using cases::kPaddedPerExpert;
+using cases::kRankMajor;
 
 std::string name_of(const testing::TestParamInfo<Layouts>& layouts) { return layouts.param.name; }
 
 class OwnerSums : public CombinePlans {};
+
+class OwnerSlots : public CombinePlans {};
 
 class OwnerMoves : public CombinePlans {};
 
@@ -143,6 +102,10 @@ INSTANTIATE_TEST_SUITE_P(Layouts, OwnerMoves, testing::Values(kRankMajor, kMajor
 INSTANTIATE_TEST_SUITE_P(Layouts, RankSums, testing::Values(kRankMajor, kExpertMajor, kExpertPadded), name_of);
 INSTANTIATE_TEST_SUITE_P(Layouts, ExpertSums, testing::Values(kMajorPerExpert, kPaddedPerExpert), name_of);
 INSTANTIATE_TEST_SUITE_P(Layouts,
+                         OwnerSlots,
+                         testing::Values(kRankMajor, kExpertMajor, kExpertPadded, kMajorPerExpert, kPaddedPerExpert),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Layouts,
                          Tails,
                          testing::Values(kRankMajor, kExpertMajor, kExpertPadded, kMajorPerExpert, kPaddedPerExpert),
                          name_of);
@@ -156,7 +119,9 @@ TEST_P(OwnerSums, AddKeptRowsInTopkOrder) {
         const RowsView results = results_of(owner);
         Terms terms(idx(rows.last - rows.first), idx(topk));
         SumTerms view = terms.view();
-        list_owner_sums(x.plans.shape, x.receive(owner), rows, results, nullptr, x.slots_of(home), view);
+        const std::vector<std::int32_t> places = x.slots_for(owner, home);
+        std::byte* data = x.slots_of(home).data;
+        list_owner_sums(x.shape(owner), x.receive(owner), rows, results, nullptr, data, places, view);
         std::int32_t num = 0;
         for (std::int32_t row = rows.first; row < rows.last; ++row) {
           const int token = x.receive(owner).token[idx(row)];
@@ -177,13 +142,46 @@ TEST_P(OwnerSums, AddKeptRowsInTopkOrder) {
   });
 }
 
+TEST_P(OwnerSlots, TellWhichRowsHaveAPayload) {
+  for_each_case([](Exchange& x) {
+    for (int owner = 0; owner < x.c.num_ranks; ++owner) {
+      for (int home = 0; home < x.c.num_ranks; ++home) {
+        const RowRange rows = x.rows_from(owner, home);
+        std::vector<std::int32_t> slot(idx((rows.last - rows.first) * x.c.config.num_topk));
+        std::vector<std::uint8_t> has_payload(slot.size());
+        const HomeSlots slots{nullptr, x.tokens, 0};
+        const std::size_t num = list_owner_slots(x.shape(owner), x.receive(owner), rows, slots, slot, has_payload);
+        std::map<std::int64_t, bool> expected;  // by slot
+        for (std::int32_t row = rows.first; row < rows.last; ++row) {
+          const int token = x.receive(owner).token[idx(row)];
+          const std::vector<int> ranks = cases::ranks_of(x.c, home, token);
+          for (int k = 0; k < x.c.config.num_topk; ++k) {
+            const int expert = cases::id_at(x.c, home, token, k);
+            if (cases::owner_of(x.c, expert) != owner) continue;
+            int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), owner) - ranks.begin());
+            if (is_per_expert()) {
+              for (place = 0; cases::id_at(x.c, home, token, place) != expert;) ++place;
+            }
+            expected[place * x.tokens + token] |= x.place(owner, {home, token}, k) >= 0;
+          }
+        }
+        ASSERT_EQ(num, expected.size());
+        for (std::size_t i = 0; i < num; ++i) {
+          ASSERT_TRUE(expected.contains(slot[i])) << "row " << i << " goes to slot " << slot[i];
+          ASSERT_EQ(has_payload[i] != 0, expected[slot[i]]) << "row " << i << ", slot " << slot[i];
+        }
+      }
+    }
+  });
+}
+
 TEST_P(OwnerMoves, BringRowsThatTravelAsTheyAreToTheirHomeSlots) {
   for_each_case([](Exchange& x) {
     for (int owner = 0; owner < x.c.num_ranks; ++owner) {
       for (int home = 0; home < x.c.num_ranks; ++home) {
         const RowRange rows = x.rows_from(owner, home);
         std::vector<RowMove> moves(idx((rows.last - rows.first) * x.c.config.num_topk));
-        moves.resize(list_owner_moves(x.plans.shape, x.receive(owner), rows, x.slots_of(home), moves));
+        moves.resize(list_owner_moves(x.shape(owner), x.receive(owner), rows, x.slots_for(owner, home), moves));
         std::map<std::int64_t, std::int64_t> by_slot;
         for (const RowMove& move : moves) ASSERT_TRUE(by_slot.emplace(move.dst, move.src).second) << "slot twice";
         for (std::int32_t row = rows.first; row < rows.last; ++row) {
@@ -221,7 +219,7 @@ TEST_P(RankSums, AddRanksByThePositionOfTheirLastChosenExpert) {
       Terms terms(idx(num_tokens), idx(x.c.config.num_topk));
       SumTerms view = terms.view();
       list_home_sums(
-          x.plans.shape, x.send(home), x.receive(home), home, 0, num_tokens, results, nullptr, x.slots_of(home), view);
+          x.shape(home), x.send(home), x.receive(home), 0, num_tokens, results, nullptr, x.slots_of(home), {}, view);
       std::int32_t num = 0;
       for (int token = 0; token < num_tokens; ++token) {
         ASSERT_EQ(view.first[idx(token)], num) << "token " << token;
@@ -252,15 +250,15 @@ TEST_P(ExpertSums, AddExpertsInTopkOrder) {
       const RowsView results = results_of(home);
       Terms terms(idx(choices.num_tokens), topk);
       SumTerms view = terms.view();
-      list_home_sums(x.plans.shape,
+      list_home_sums(x.shape(home),
                      x.send(home),
                      x.receive(home),
-                     home,
                      0,
                      choices.num_tokens,
                      results,
                      weights,
                      x.slots_of(home),
+                     {},
                      view);
       std::int32_t num = 0;
       for (int token = 0; token < choices.num_tokens; ++token) {
@@ -292,10 +290,9 @@ TEST_P(Tails, BringLanesAndMissingChoicesHome) {
       std::vector<float> lane_out(idx(num_tokens) * topk, -7.0F);
       std::vector<std::uint64_t> missing(idx(num_tokens), ~std::uint64_t{0});
       float* lane = x.c.config.combine_lane ? lane_out.data() : nullptr;
-      const std::int64_t num_incomplete = read_tails(x.plans.shape,
+      const std::int64_t num_incomplete = read_tails(x.shape(home),
                                                      x.send(home),
                                                      x.receive(home),
-                                                     home,
                                                      0,
                                                      num_tokens,
                                                      x.lane(home),
@@ -311,7 +308,7 @@ TEST_P(Tails, BringLanesAndMissingChoicesHome) {
           const std::int64_t at = expert < 0 ? -1 : x.place(owner, {home, token}, k);
           if (expert >= 0 && at < 0) expected_missing |= std::uint64_t{1} << k;
           if (lane == nullptr) continue;
-          ASSERT_EQ(lane[idx(token) * topk + idx(k)], at < 0 ? 0.0F : lane_value(owner, at, k))
+          ASSERT_EQ(lane[idx(token) * topk + idx(k)], at < 0 ? 0.0F : Group::lane_value(owner, at, k))
               << token << ", choice " << k;
         }
         ASSERT_EQ(missing[idx(token)], expected_missing) << "token " << token << " of rank " << home;
@@ -325,13 +322,13 @@ TEST_P(Tails, BringLanesAndMissingChoicesHome) {
 TEST(RowsOfTokens, AreThoseOfASourceWhoseTokenLiesInTheRange) {
   for (unsigned seed = 1; seed <= 60; ++seed) {
     const Case c = cases::random_case(seed, Layout::rank_major);
-    const Plans plans(c);
+    const Group group(c);
     for (int rank = 0; rank < c.num_ranks; ++rank) {
       const std::vector<WireRow> wire = cases::wire_rows(c, rank);
       for (int src = 0; src < c.num_ranks; ++src) {
         for (int first = 0; first <= c.config.max_tokens_per_rank; ++first) {
           for (int last = first; last <= c.config.max_tokens_per_rank + 2; ++last) {
-            const RowRange range = rows_of_tokens(plans.receive[idx(rank)].plan, src, first, last);
+            const RowRange range = rows_of_tokens(group.receive(rank), src, first, last);
             for (std::int32_t row = 0; row < static_cast<std::int32_t>(wire.size()); ++row) {
               const auto [from, token] = wire[idx(row)];
               const bool is_wanted = from == src && token >= first && token < last;
@@ -359,7 +356,7 @@ TEST(GivenWeights, MultiplyTheOwnersRowsInTopkOrder) {
   const std::vector<float> given{1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F};
   Terms terms(2, 3);
   SumTerms view = terms.view();
-  list_owner_sums(x.plans.shape, x.receive(0), {0, 2}, results_of(0), given.data(), x.slots_of(0), view);
+  list_owner_sums(x.shape(), x.receive(0), {0, 2}, results_of(0), given.data(), x.slots_of(0).data, {}, view);
   EXPECT_THAT(terms.first, testing::ElementsAre(0, 2, 5));
   EXPECT_THAT(std::span(terms.weight).first(5), testing::ElementsAre(1.0F, 3.0F, 4.0F, 5.0F, 6.0F));
   // Expert 0 has tokens 0 and 1 in rows 0 and 1, expert 1 in rows 2 and 3; token 1 chose expert 0 twice.
