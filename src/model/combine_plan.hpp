@@ -28,7 +28,7 @@ struct LaneView {
   [[nodiscard]] float at(std::int64_t row, std::size_t choice) const noexcept;
 };
 
-/// Slots of one home: the slot of (slot index, token) is at
+/// Slots for the tokens of one home, there or at a gateway: the slot of (slot index, token) is at
 /// data + (slot * tokens_per_slot + token - first_token) * format.stride_bytes.
 struct HomeSlots {
   std::byte* data = nullptr;
@@ -65,8 +65,8 @@ struct SumTerms {
                                            std::span<std::uint8_t> has_payload) noexcept;
 
 /// Owner, expert layouts, per_rank: what to add for wire rows [first, last). Row i of the numbering above goes to
-/// data + at[i] * stride (`at` empty: i). `home_weights` [home tokens, K] are the weights that came with the combine; null =
-/// those of the dispatch, or none.
+/// data + at[i] * stride (`at` empty: i). `home_weights` [home tokens, K] are the weights that came with the combine;
+/// null = those of the dispatch, or none.
 void list_owner_sums(const Shape& shape,
                      const ReceivePlan& plan,
                      RowRange rows,
@@ -76,8 +76,8 @@ void list_owner_sums(const Shape& shape,
                      std::span<const std::int32_t> at,
                      SumTerms& terms) noexcept;
 
-/// Owner, rows that travel as they are (rank_major, or per_expert): moves from result rows to at[i] (`at` empty: i); returns
-/// how many.
+/// Owner, rows that travel as they are (rank_major, or per_expert): moves from result rows to at[i] (`at` empty: i);
+/// returns how many.
 [[nodiscard]] std::size_t list_owner_moves(const Shape& shape,
                                            const ReceivePlan& plan,
                                            RowRange rows,
@@ -102,8 +102,8 @@ struct PartialSums {
 /// Returns the most partial sums a token has at home: 0 with one level or per_expert rows.
 [[nodiscard]] int partial_rows_per_token(const Shape& shape) noexcept;
 
-/// Home, levels 2: what to add into partial sums for its tokens [first_token, last_token); returns the number of outputs.
-/// Nodes of which no row exists have none. Arguments as list_home_sums.
+/// Home, levels 2: what to add into partial sums for its tokens [first_token, last_token); returns the number of
+/// outputs. Nodes of which no row exists have none. Arguments as list_home_sums.
 [[nodiscard]] std::int64_t list_partial_sums(const Shape& shape,
                                              const SendPlan& send,
                                              const ReceivePlan& receive,
