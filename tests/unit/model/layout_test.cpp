@@ -37,23 +37,72 @@ void expect_apart_and_within(const std::vector<Area>& areas, std::size_t end, co
   }
 }
 
-std::vector<Area> parity_areas(const Shape& shape, const WindowLayout& layout) {
+/// `count` equal stretches from `first` on.
+void add_areas(
+    std::vector<Area>& areas, const std::string& name, std::size_t first, std::size_t count, std::size_t bytes) {
+  for (std::size_t i = 0; i < count; ++i) {
+    areas.push_back({name + std::to_string(i), first + i * bytes, first + (i + 1) * bytes});
+  }
+}
+
+/// Facts, tables and counts: what every call leaves in a parity.
+std::vector<Area> control_areas(const Shape& shape, const WindowLayout& layout) {
   const std::size_t ranks = idx(shape.num_ranks);
-  const std::size_t tokens = idx(shape.config.max_tokens_per_rank);
   std::vector<Area> areas{{"facts", layout.facts_offset, layout.facts_offset + ranks * sizeof(CallFacts)}};
   for (std::size_t src = 0; src < ranks; ++src) {
     const std::size_t table = layout.tables_offset + src * layout.table_stride;
-    areas.push_back({"table " + std::to_string(src), table, table + tokens * layout.table_row.stride_bytes});
-    if (shape.config.path == Path::throughput) {
-      const std::size_t counts = layout.counts_offset + src * layout.counts_stride;
-      areas.push_back({"counts " + std::to_string(src), counts, counts + (ranks + idx(shape.config.num_experts)) * 4});
-    } else {
-      const std::size_t slots = tokens * shape.dispatch_row.stride_bytes;
-      const std::size_t first = layout.slots_offset + src * slots;
-      areas.push_back({"dispatch slots of " + std::to_string(src), first, first + slots});
-    }
+    const std::size_t table_bytes = idx(shape.config.max_tokens_per_rank) * layout.table_row.stride_bytes;
+    areas.push_back({"table " + std::to_string(src), table, table + table_bytes});
+    if (shape.config.path == Path::latency) continue;
+    const std::size_t counts = layout.counts_offset + src * layout.counts_stride;
+    areas.push_back({"counts " + std::to_string(src), counts, counts + (ranks + idx(shape.num_seats)) * 4});
   }
   return areas;
+}
+
+/// A dispatch's areas of a parity.
+std::vector<Area> parity_areas(const Shape& shape, const WindowLayout& layout) {
+  std::vector<Area> areas = control_areas(shape, layout);
+  if (shape.config.path == Path::throughput) return areas;
+  const std::size_t slots = idx(shape.config.max_tokens_per_rank) * shape.dispatch_row.stride_bytes;
+  add_areas(areas, "dispatch slots of ", layout.slots_offset, idx(shape.num_ranks), slots);
+  return areas;
+}
+
+/// A combine's areas of a parity.
+std::vector<Area> combine_areas(const Shape& shape, const WindowLayout& layout) {
+  std::vector<Area> areas = control_areas(shape, layout);
+  if (shape.config.path == Path::throughput) return areas;
+  const std::size_t slot = idx(shape.config.max_tokens_per_rank) * shape.combine_row.stride_bytes;
+  add_areas(areas, "home slot ", layout.slots_offset, idx(shape.combine_slots_per_token), slot);
+  if (!shape.has_partial_sums) return areas;
+  const std::size_t served = idx(shape.topology.max_served());
+  add_areas(areas, "relay slots ", layout.relay_offset, served, idx(shape.relay_slots_per_token) * slot);
+  return areas;
+}
+
+/// The stage as a combine uses it: home's two halves, then those of each source served.
+std::vector<Area> stage_areas(const Shape& shape, const WindowLayout& layout) {
+  const std::size_t slot = idx(layout.combine_round_tokens) * shape.combine_row.stride_bytes;
+  std::vector<Area> areas;
+  add_areas(areas, "home half ", 0, 2, idx(shape.combine_slots_per_token) * slot);
+  if (!shape.has_partial_sums) return areas;
+  const std::size_t halves = 2 * idx(shape.topology.max_served());
+  add_areas(areas, "relay half ", layout.relay_stage_offset, halves, idx(shape.relay_slots_per_token) * slot);
+  return areas;
+}
+
+/// Groups of one and several nodes, all of at most eight ranks.
+std::vector<GroupFacts> many_groups() {
+  std::vector<GroupFacts> groups;
+  for (const std::vector<int>& node_of : {std::vector<int>{0, 0, 0, 1},
+                                          std::vector<int>{0, 1, 2, 2},
+                                          std::vector<int>{0, 1, 0, 1},
+                                          std::vector<int>{0, 0, 0, 0, 1, 1, 1, 1}}) {
+    for (const int levels : {1, 2}) groups.push_back({Topology::of_nodes(node_of), levels, 0});
+  }
+  groups.back().topology.set_unmapped(2, 5);
+  return groups;
 }
 
 TEST(WindowLayout, RegistersAtMostThirtyTwoMebibytesForEightRanksAndOneHundredTwentyEightTokens) {
@@ -82,6 +131,106 @@ TEST(WindowLayout, KeepsTheAreasOfAParityApart) {
       }
     }
   }
+}
+
+TEST(WindowLayout, KeepsHomeAndRelaySlotsApartOnSeveralNodes) {
+  for (const GroupFacts& group : many_groups()) {
+    for (const Path path : {Path::latency, Path::throughput}) {
+      for (const int topk : {1, 3, 9}) {
+        ExchangeConfig config = deepseek_config(5);
+        config.hidden = 33;
+        config.num_topk = topk;
+        config.num_experts = 12;
+        config.seats_per_rank = 5;
+        config.combine_dtype = DType::f32;
+        config.path = path;
+        const auto shape = make_shape(config, group);
+        const auto layout = window_layout(shape);
+        const std::string what = std::string(to_string(path)) + ", top-" + std::to_string(topk) + ", levels " +
+                                 std::to_string(group.levels) + "\n" + group.topology.describe();
+        expect_apart_and_within(parity_areas(shape, layout), layout.bytes.parity, what);
+        expect_apart_and_within(combine_areas(shape, layout), layout.bytes.parity, what);
+        expect_apart_and_within(stage_areas(shape, layout), layout.bytes.stage, what);
+      }
+    }
+  }
+}
+
+TEST(WindowLayout, IsTheSameOnEveryRankOfUnevenNodes) {
+  for (const Path path : {Path::latency, Path::throughput}) {
+    ExchangeConfig config = deepseek_config(5);
+    config.path = path;
+    GroupFacts group{Topology::of_nodes(std::vector<int>{0, 0, 0, 1}), 2, 0};
+    const auto first = window_layout(make_shape(config, group));
+    for (group.rank = 1; group.rank < 4; ++group.rank) {
+      const auto layout = window_layout(make_shape(config, group));
+      EXPECT_EQ(layout.bytes.total(), first.bytes.total());
+      EXPECT_EQ(layout.relay_offset, first.relay_offset);
+      EXPECT_EQ(layout.relay_stage_offset, first.relay_stage_offset);
+      EXPECT_EQ(layout.dispatch_round_rows, first.dispatch_round_rows);
+      EXPECT_EQ(layout.combine_round_tokens, first.combine_round_tokens);
+    }
+  }
+}
+
+TEST(WindowLayout, HasDispatchRoundsForDirectDeliveryWhereSomebodyCannotWriteStraight) {
+  ExchangeConfig config = deepseek_config(64);
+  config.path = Path::throughput;
+  EXPECT_EQ(window_layout(make_shape(config, 4)).dispatch_round_rows, 0);
+  GroupFacts group = GroupFacts::one_node(4);
+  group.topology.set_unmapped(1, 3);
+  const auto shape = make_shape(config, group);
+  const auto layout = window_layout(shape);
+  EXPECT_GT(layout.dispatch_round_rows, 0);
+  EXPECT_GE(layout.bytes.stage, idx(layout.dispatch_round_rows) * 2 * 4 * shape.dispatch_row.stride_bytes);
+  EXPECT_GT(layout.bytes.region, 0U);
+}
+
+TEST(WindowLayout, KeepsRoundsThroughGatewaysWithinTheStageThatIsLent) {
+  ExchangeConfig config = deepseek_config(4096);
+  config.path = Path::throughput;
+  const std::vector<int> node_of{0, 0, 0, 0, 1, 1, 1, 1};
+  const GroupFacts group{Topology::of_nodes(node_of), 2, 0};
+  // One token a round: 2 halves of 8 home slots and, for one source, 4 relay slots; dispatch has 8 shares of a row.
+  config.stage_bytes = 2 * (8 + 4) * 14336;
+  ASSERT_EQ(find_config_error(config, group), std::nullopt);
+  const auto least = window_layout(make_shape(config, group));
+  EXPECT_EQ(least.combine_round_tokens, 1);
+  EXPECT_EQ(least.dispatch_round_rows, 1);
+  EXPECT_LE(least.bytes.stage, config.stage_bytes + 4096);
+  config.stage_bytes = std::size_t{64} << 20;
+  const auto usual = window_layout(make_shape(config, group));
+  EXPECT_GE(usual.combine_round_tokens, 8);
+  EXPECT_LE(usual.bytes.stage, config.stage_bytes);
+}
+
+TEST(WindowLayout, HasAnOutboxOfFourPiecesOnlyWhereSomebodyIsNotMapped) {
+  for (const Path path : {Path::latency, Path::throughput}) {
+    ExchangeConfig config = deepseek_config(64);
+    config.path = path;
+    EXPECT_EQ(window_layout(make_shape(config, 4)).bytes.outbox, 0U);
+    GroupFacts group = GroupFacts::one_node(4);
+    group.topology.set_unmapped(1, 3);
+    const auto shape = make_shape(config, group);
+    const auto layout = window_layout(shape);
+    const std::size_t piece = outbox_piece_bytes(shape);
+    EXPECT_GE(layout.bytes.outbox, 4 * piece);
+    EXPECT_EQ(layout.bytes.outbox_offset() + layout.bytes.outbox, layout.bytes.total());
+    EXPECT_GE(piece, slot_layout(shape.dispatch_row, 32).total_bytes);
+    EXPECT_GE(piece, 128 * shape.combine_row.stride_bytes);
+    EXPECT_GE(piece, 64 * layout.table_row.stride_bytes);
+    EXPECT_EQ(piece % kSlotAlign, 0U);
+  }
+}
+
+TEST(WindowLayout, HasPiecesForTablesAndCountsLargerThanRows) {
+  ExchangeConfig config = deepseek_config(4096);
+  config.hidden = 1;
+  const std::size_t table_row = table_row_format(8).stride_bytes;
+  EXPECT_EQ(outbox_piece_bytes(make_shape(config, 4)), 4096 * table_row);
+  config.max_tokens_per_rank = 1;
+  config.num_experts = 1 << 20;
+  EXPECT_GE(outbox_piece_bytes(make_shape(config, 4)), (std::size_t{1} << 22) + 4 * 4);
 }
 
 TEST(WindowLayout, HoldsTheCombineSlotsOfEveryTokenInTheParity) {
@@ -131,18 +280,19 @@ TEST(WindowLayout, RegistersTheResultForDirectDeliveryOnly) {
 }
 
 TEST(WindowBytes, CoverTakesTheLargerOfEachArea) {
-  WindowBytes bytes{100, 20, 3};
-  bytes.cover({7, 50, 3000});
+  WindowBytes bytes{100, 20, 3, 9};
+  bytes.cover({7, 50, 3000, 8});
   EXPECT_EQ(bytes.parity, 100U);
   EXPECT_EQ(bytes.stage, 50U);
   EXPECT_EQ(bytes.region, 3000U);
   EXPECT_EQ(bytes.stage_offset(), 200U);
   EXPECT_EQ(bytes.region_offset(), 250U);
-  EXPECT_EQ(bytes.total(), 3250U);
+  EXPECT_EQ(bytes.outbox_offset(), 3250U);
+  EXPECT_EQ(bytes.total(), 3259U);
 }
 
 TEST(WindowBytes, AlternatesParitiesAcrossTheWrapOfEpochs) {
-  const WindowBytes bytes{100, 0, 0};
+  const WindowBytes bytes{100, 0, 0, 0};
   EXPECT_EQ(bytes.parity_offset(6), 0U);
   EXPECT_EQ(bytes.parity_offset(7), 100U);
   EXPECT_NE(bytes.parity_offset(0xFFFFFFFFU), bytes.parity_offset(0));

@@ -16,15 +16,16 @@ using cases::Expected;
 using cases::Plans;
 using cases::WireRow;
 
-constexpr unsigned kNumSeeds = 150;
+constexpr unsigned kNumSeeds = 120;
 
 class RandomPlans : public testing::TestWithParam<Layout> {
  protected:
-  /// Calls `check(case, plans, rank)` for every rank of many random cases of this layout.
+  /// Calls `check(case, plans, rank)` for every rank of many random cases of this layout, on one node and on several.
   template <class Check>
   void for_each_rank(Check check) {
-    for (unsigned seed = 1; seed <= kNumSeeds; ++seed) {
-      const Case c = cases::random_case(seed, GetParam());
+    for (unsigned seed = 1; seed <= 2 * kNumSeeds; ++seed) {
+      const Case c =
+          seed % 2 == 0 ? cases::random_case(seed / 2, GetParam()) : cases::random_node_case(seed, GetParam());
       const Plans plans(c);
       for (int rank = 0; rank < c.num_ranks; ++rank) {
         SCOPED_TRACE(c.text() + ", at rank " + std::to_string(rank));
@@ -59,14 +60,12 @@ TEST_P(RandomPlans, ListWireRowsBySourceAndTokenWithTheirLocalChoices) {
       ASSERT_LE(plan.first_row[idx(src)], static_cast<std::int32_t>(row));
       ASSERT_GT(plan.first_row[idx(src) + 1], static_cast<std::int32_t>(row));
       ASSERT_EQ(plan.token[row], token) << "wire row " << row;
-      const std::vector<int> ranks = cases::ranks_of(c, src, token);
-      ASSERT_EQ(ranks.at(idx(plan.home_slot[row])), rank) << "wire row " << row;
+      ASSERT_EQ(plan.home_slot[row], cases::home_slot_of(c, src, token, rank)) << "wire row " << row;
       for (int k = 0; k < c.config.num_topk; ++k) {
         const std::size_t at = row * idx(c.config.num_topk) + idx(k);
-        const int expert = cases::id_at(c, src, token, k);
-        const bool is_here = cases::owner_of(c, expert) == rank;
-        ASSERT_EQ(plan.choice[at], is_here ? expert - cases::experts_of(c, rank).front() : -1)
-            << row << ", choice " << k;
+        const int seat = cases::id_at(c, src, token, k);
+        const bool is_here = cases::owner_of(c, seat) == rank;
+        ASSERT_EQ(plan.choice[at], is_here ? seat - cases::seats_of(c, rank).front() : -1) << row << ", choice " << k;
         const auto& weights = c.choices[idx(src)].weights;
         const float weight = is_here && !weights.empty() ? weights[idx(token * c.config.num_topk + k)] : 0.0F;
         ASSERT_EQ(std::bit_cast<std::uint32_t>(plan.weight[at]), std::bit_cast<std::uint32_t>(weight))
@@ -77,7 +76,7 @@ TEST_P(RandomPlans, ListWireRowsBySourceAndTokenWithTheirLocalChoices) {
   });
 }
 
-TEST_P(RandomPlans, CountRowsPerExpertWithAndWithoutCapacity) {
+TEST_P(RandomPlans, CountRowsPerSeatWithAndWithoutCapacity) {
   for_each_rank([](const Case& c, const Plans& plans, int rank) {
     const ReceivePlan& plan = plans.receive[idx(rank)].plan;
     const Expected expected = cases::expect(c, rank, plans.shape.capacity_rows);
@@ -145,12 +144,15 @@ TEST_P(RandomPlans, MoveEveryRowToAllItsKeptResultRowsOnce) {
       std::vector<RowMove> by_token(idx((last - first) * max_copies(plans.shape)));
       std::vector<RowMove> by_index(by_token.size());
       const std::size_t num = list_moves(plans.shape, plan, first, last, MoveSource::token, by_token);
-      ASSERT_EQ(list_moves(plans.shape, plan, first, last, MoveSource::wire_index, by_index), num);
+      const std::int32_t round_first = plan.num_table_rows[idx(src)] / 2;
+      ASSERT_EQ(list_moves(plans.shape, plan, first, last, MoveSource::round, by_index, round_first), num);
+      std::int32_t row = first;
       for (std::size_t i = 0; i < num; ++i) {
         ASSERT_TRUE(filled.emplace(by_token[i].dst, WireRow{src, by_token[i].src}).second)
             << by_token[i].dst << " twice";
         ASSERT_EQ(by_index[i].dst, by_token[i].dst);
-        ASSERT_EQ(plan.token[idx(first + by_index[i].src)], by_token[i].src);
+        while (plan.token[idx(row)] != by_token[i].src) ++row;
+        ASSERT_EQ(by_index[i].src, plan.table_row[idx(row)] - round_first);
       }
     }
     for (const auto& [at, row] : expected.rows) {
@@ -168,10 +170,12 @@ TEST_P(RandomPlans, PutEveryRowWhereItsReceiverFansItOutFrom) {
     std::vector<const std::int32_t*> counts;
     for (const auto& of_source : plans.counts) counts.push_back(of_source.data());
     const std::vector<std::int64_t> granted(idx(c.num_ranks), plans.shape.capacity_rows);
-    cases::Carved<RegionPlan> region(plans.shape);
+    const Shape& here = plans.shapes[idx(rank)];
+    cases::Carved<RegionPlan> region(here);
     const SendPlan& send = plans.send[idx(rank)].plan;
-    plan_region(plans.shape, send, rank, counts, granted, region.plan);
+    plan_region(here, send, rank, counts, granted, region.plan);
     for (int dst = 0; dst < c.num_ranks; ++dst) {
+      if (cases::is_relayed(c, rank, dst)) continue;
       const ReceivePlan& receive = plans.receive[idx(dst)].plan;
       const std::int32_t first = receive.first_row[idx(rank)];
       ASSERT_EQ(receive.first_row[idx(rank) + 1] - first, send.num_rows_to[idx(dst)]);
@@ -191,6 +195,92 @@ TEST_P(RandomPlans, PutEveryRowWhereItsReceiverFansItOutFrom) {
       }
     }
   });
+}
+
+TEST_P(RandomPlans, KnowTheRowsOfEveryTableAndWhichOfThemAreHere) {
+  for_each_rank([](const Case& c, const Plans& plans, int rank) {
+    const ReceivePlan& plan = plans.receive[idx(rank)].plan;
+    for (int src = 0; src < c.num_ranks; ++src) {
+      std::vector<int> table;  // tokens whose rows come to this rank, or to the gateway of its node
+      for (int token = 0; token < c.choices[idx(src)].num_tokens; ++token) {
+        const std::vector<int> hops = cases::hops_of(c, src, token);
+        if (std::find(hops.begin(), hops.end(), cases::hop_of(c, src, rank)) != hops.end()) table.push_back(token);
+      }
+      ASSERT_EQ(plan.num_table_rows[idx(src)], static_cast<int>(table.size())) << "source " << src;
+      for (std::int32_t row = plan.first_row[idx(src)]; row < plan.first_row[idx(src) + 1]; ++row) {
+        ASSERT_EQ(table.at(idx(plan.table_row[idx(row)])), plan.token[idx(row)]) << "source " << src;
+      }
+    }
+  });
+}
+
+TEST_P(RandomPlans, FindTheRowsOfARoundHoweverTheTableIsCut) {
+  for_each_rank([](const Case& c, const Plans& plans, int rank) {
+    const ReceivePlan& plan = plans.receive[idx(rank)].plan;
+    for (int src = 0; src < c.num_ranks; ++src) {
+      std::int32_t next = plan.first_row[idx(src)];
+      constexpr int kRoundRows = 3;
+      for (int first = 0; first < plan.num_table_rows[idx(src)]; first += kRoundRows) {
+        const RowRange rows = rows_of_round(plan, src, first, first + kRoundRows);
+        ASSERT_EQ(rows.first, next) << "source " << src << ", round from " << first;
+        for (std::int32_t row = rows.first; row < rows.last; ++row) {
+          ASSERT_GE(plan.table_row[idx(row)], first);
+          ASSERT_LT(plan.table_row[idx(row)], first + kRoundRows);
+        }
+        next = rows.last;
+      }
+      ASSERT_EQ(next, plan.first_row[idx(src) + 1]) << "source " << src;
+    }
+  });
+}
+
+// Gateways change the way, not the plan
+// ----------------------------------------------------------------------------------------------------------------------
+
+template <class T>
+std::vector<T> first_of(std::span<const T> values, std::int64_t num) {
+  return {values.begin(), values.begin() + num};
+}
+
+void expect_same_results(const Shape& shape, const ReceivePlan& a, const ReceivePlan& b) {
+  const std::int64_t rows = a.num_wire_rows(shape);
+  const std::int64_t choices = rows * shape.config.num_topk;
+  const bool has_groups = shape.config.layout != Layout::rank_major;
+  ASSERT_EQ(a.first_row, b.first_row);
+  EXPECT_EQ(a.num_rows, b.num_rows);
+  EXPECT_EQ(a.num_overflowed, b.num_overflowed);
+  EXPECT_EQ(a.has_weights, b.has_weights);
+  EXPECT_EQ(first_of<std::int32_t>(a.token, rows), first_of<std::int32_t>(b.token, rows));
+  EXPECT_EQ(first_of<std::int32_t>(a.choice, choices), first_of<std::int32_t>(b.choice, choices));
+  EXPECT_EQ(first_of<float>(a.weight, choices), first_of<float>(b.weight, choices));
+  EXPECT_THAT(a.rank_counts, testing::ElementsAreArray(b.rank_counts));
+  EXPECT_THAT(a.own_row, testing::ElementsAreArray(b.own_row));
+  const int local = shape.placement.num_local(shape.rank);
+  EXPECT_EQ(first_of<std::int32_t>(a.counts, local), first_of<std::int32_t>(b.counts, local));
+  EXPECT_EQ(first_of<std::int32_t>(a.wanted, local), first_of<std::int32_t>(b.wanted, local));
+  if (has_groups) {
+    EXPECT_EQ(first_of<std::int32_t>(a.position, choices), first_of<std::int32_t>(b.position, choices));
+    EXPECT_EQ(first_of<std::int64_t>(a.offsets, local + 1), first_of<std::int64_t>(b.offsets, local + 1));
+  }
+  // Rows that nobody fills keep what lay there; the same in both.
+  EXPECT_THAT(a.result_src_rank, testing::ElementsAreArray(b.result_src_rank));
+  EXPECT_THAT(a.result_src_token, testing::ElementsAreArray(b.result_src_token));
+}
+
+TEST_P(RandomPlans, AreTheSameThroughGatewaysAsDirectly) {
+  for (unsigned seed = 1; seed <= kNumSeeds; ++seed) {
+    Case c = cases::random_node_case(seed, GetParam());
+    c.config.inter_node = InterNode::gateway;
+    const Plans relayed(c);
+    c.config.inter_node = InterNode::direct;
+    const Plans direct(c);
+    for (int rank = 0; rank < c.num_ranks; ++rank) {
+      SCOPED_TRACE(c.text() + ", at rank " + std::to_string(rank));
+      ASSERT_NO_FATAL_FAILURE(expect_same_results(
+          direct.shapes[idx(rank)], relayed.receive[idx(rank)].plan, direct.receive[idx(rank)].plan));
+      ASSERT_FALSE(HasFailure());
+    }
+  }
 }
 
 // By hand
@@ -259,6 +349,18 @@ TEST(ReceivePlan, HasWeightsOnlyIfEverySourceWithRowsSentThem) {
   EXPECT_FALSE(Plans(c).receive[0].plan.has_weights);
   c.choices[1] = {};  // no rows at all: its silence says nothing
   EXPECT_TRUE(Plans(c).receive[0].plan.has_weights);
+}
+
+TEST(ReceivePlan, AsksForWeightsOnlyFromSourcesWhoseRowsAreHereNotOfThoseForItsNeighbours) {
+  Case c = small_case(Layout::rank_major);
+  c.num_ranks = 4;
+  c.node_of = {0, 1, 0, 1};
+  c.choices = {{1, {1, -1, -1}, {1.0F, 0.0F, 0.0F}}, {}, {1, {3, -1, -1}, {}}, {}};
+  const Plans plans(c);
+  // Rank 2's row without weights is for rank 3; rank 1 only finds it in their gateways' table.
+  ASSERT_EQ(plans.receive[1].plan.num_table_rows[2], 1);
+  EXPECT_TRUE(plans.receive[1].plan.has_weights);
+  EXPECT_FALSE(plans.receive[3].plan.has_weights);
 }
 
 TEST(ReceivePlan, TakesNothingFromMaskedChoicesEvenIfTheirWeightIsNan) {

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
+#include <map>
+#include <set>
 
 #include "plan_cases.hpp"
 
@@ -32,9 +35,9 @@ std::optional<BadId> take(const Shape& shape, const std::vector<Id>& ids, SendPl
   return take_routing(shape, tensor_2d(ids.data(), dtype, tokens, shape.config.num_topk), {}, tokens, plan);
 }
 
-std::vector<int> ranks_of_token(const Shape& shape, const SendPlan& plan, int token) {
-  const auto ranks = plan.ranks.subspan(idx(token * max_ranks_per_token(shape)), plan.num_ranks[idx(token)]);
-  return {ranks.begin(), ranks.end()};
+std::vector<int> hops_of_token(const Shape& shape, const SendPlan& plan, int token) {
+  const auto hops = plan.hops.subspan(idx(token * max_hops_per_token(shape)), plan.num_hops[idx(token)]);
+  return {hops.begin(), hops.end()};
 }
 
 TEST(SendPlan, OrdersRanksByThePositionOfTheirLastChosenExpert) {
@@ -42,8 +45,8 @@ TEST(SendPlan, OrdersRanksByThePositionOfTheirLastChosenExpert) {
   Carved<SendPlan> send(shape);
   ASSERT_FALSE(take<std::int32_t>(shape, {6, 0, 3, 7, /**/ 0, 2, 1, -1}, send.plan));
   plan_send(shape, send.plan);
-  EXPECT_THAT(ranks_of_token(shape, send.plan, 0), ElementsAre(0, 1, 3));
-  EXPECT_THAT(ranks_of_token(shape, send.plan, 1), ElementsAre(1, 0));
+  EXPECT_THAT(hops_of_token(shape, send.plan, 0), ElementsAre(0, 1, 3));
+  EXPECT_THAT(hops_of_token(shape, send.plan, 1), ElementsAre(1, 0));
   EXPECT_THAT(send.plan.tokens_for(shape, 0), ElementsAre(0, 1));
   EXPECT_THAT(send.plan.tokens_for(shape, 1), ElementsAre(0, 1));
   EXPECT_THAT(send.plan.tokens_for(shape, 2), ElementsAre());
@@ -57,7 +60,7 @@ TEST(SendPlan, SendsATokenOnceToARankHoweverOftenItsExpertsAreRepeated) {
   plan_send(shape, send.plan);
   EXPECT_THAT(send.plan.tokens_for(shape, 0), ElementsAre(0, 1));
   EXPECT_THAT(send.plan.tokens_for(shape, 1), ElementsAre());
-  EXPECT_THAT(ranks_of_token(shape, send.plan, 1), ElementsAre(0));
+  EXPECT_THAT(hops_of_token(shape, send.plan, 1), ElementsAre(0));
 }
 
 TEST(SendPlan, SendsAFullyMaskedTokenNowhere) {
@@ -65,7 +68,7 @@ TEST(SendPlan, SendsAFullyMaskedTokenNowhere) {
   Carved<SendPlan> send(shape);
   ASSERT_FALSE(take<std::int32_t>(shape, {-1, -1, /**/ -1, 3}, send.plan));
   plan_send(shape, send.plan);
-  EXPECT_EQ(send.plan.num_ranks[0], 0);
+  EXPECT_EQ(send.plan.num_hops[0], 0);
   EXPECT_THAT(send.plan.tokens_for(shape, 0), ElementsAre());
   EXPECT_THAT(send.plan.tokens_for(shape, 1), ElementsAre(1));
 }
@@ -81,18 +84,23 @@ TEST(SendPlan, ForgetsTheCallBefore) {
   EXPECT_THAT(send.plan.tokens_for(shape, 1), ElementsAre());
 }
 
+/// Cases on one node and on several.
+Case any_case(unsigned seed, Layout layout) {
+  return seed % 2 == 0 ? cases::random_case(seed, layout) : cases::random_node_case(seed, layout);
+}
+
 TEST(SendPlan, AgreesWithTheReferenceForRandomRouting) {
-  for (unsigned seed = 1; seed <= 300; ++seed) {
-    const Case c = cases::random_case(seed, Layout::rank_major);
+  for (unsigned seed = 1; seed <= 400; ++seed) {
+    const Case c = any_case(seed, Layout::rank_major);
     const Plans plans(c);
     for (int rank = 0; rank < c.num_ranks; ++rank) {
       const SendPlan& plan = plans.send[idx(rank)].plan;
       std::vector<std::vector<std::int32_t>> tokens_for(idx(c.num_ranks));
       for (int token = 0; token < c.choices[idx(rank)].num_tokens; ++token) {
-        const std::vector<int> ranks = cases::ranks_of(c, rank, token);
-        ASSERT_EQ(ranks_of_token(plans.shape, plan, token), ranks)
+        const std::vector<int> hops = cases::hops_of(c, rank, token);
+        ASSERT_EQ(hops_of_token(plans.shape, plan, token), hops)
             << c.text() << ", rank " << rank << ", token " << token;
-        for (const int dst : ranks) tokens_for[idx(dst)].push_back(token);
+        for (const int dst : hops) tokens_for[idx(dst)].push_back(token);
       }
       for (int dst = 0; dst < c.num_ranks; ++dst) {
         ASSERT_THAT(plan.tokens_for(plans.shape, dst), testing::ElementsAreArray(tokens_for[idx(dst)]))
@@ -102,19 +110,50 @@ TEST(SendPlan, AgreesWithTheReferenceForRandomRouting) {
   }
 }
 
-TEST(SendPlan, CountsRowsPerExpertWithRepeatedExpertsOnce) {
-  for (unsigned seed = 1; seed <= 100; ++seed) {
-    const Case c = cases::random_case(seed, Layout::expert_major);
+TEST(SendPlan, CrossesToEveryOtherNodeOncePerTokenAndOnlyToItsGateway) {
+  for (unsigned seed = 1; seed <= 200; ++seed) {
+    Case c = cases::random_node_case(seed, Layout::rank_major);
+    c.config.inter_node = InterNode::gateway;
+    const Plans plans(c);
+    for (int rank = 0; rank < c.num_ranks; ++rank) {
+      for (int token = 0; token < c.choices[idx(rank)].num_tokens; ++token) {
+        std::map<int, std::set<int>> owners;  // by node
+        for (const int owner : cases::ranks_of(c, rank, token)) owners[c.node_of[idx(owner)]].insert(owner);
+        std::map<int, std::set<int>> hops;
+        for (const int hop : hops_of_token(plans.shape, plans.send[idx(rank)].plan, token)) {
+          ASSERT_TRUE(hops[c.node_of[idx(hop)]].insert(hop).second) << c.text() << ", rank " << rank;
+        }
+        const int home = c.node_of[idx(rank)];
+        ASSERT_EQ(hops[home], owners[home]) << c.text() << ", rank " << rank << ", token " << token;
+        for (const auto& [node, ranks] : owners) {
+          if (node == home) continue;
+          const std::set<int> gateway{cases::hop_of(c, rank, *ranks.begin())};
+          ASSERT_EQ(hops[node], gateway) << c.text() << ", rank " << rank << ", token " << token;
+        }
+        std::erase_if(hops, [](const auto& node) { return node.second.empty(); });
+        std::erase_if(owners, [](const auto& node) { return node.second.empty(); });
+        ASSERT_EQ(hops.size(), owners.size()) << c.text() << ", rank " << rank << ", token " << token;
+      }
+    }
+  }
+}
+
+TEST(SendPlan, CountsRowsPerOwnerAndPerSeatWhateverTheHopAndRepeatedSeatsOnce) {
+  for (unsigned seed = 1; seed <= 160; ++seed) {
+    const Case c = any_case(seed, Layout::expert_major);
     const Plans plans(c);
     for (int rank = 0; rank < c.num_ranks; ++rank) {
       const std::vector<std::int32_t>& counts = plans.counts[idx(rank)];
+      ASSERT_EQ(counts.size(), idx(c.num_ranks + cases::num_seats(c)));
+      const auto own = [&](const std::vector<cases::WireRow>& rows) {
+        return std::count_if(rows.begin(), rows.end(), [&](const auto& row) { return row.src == rank; });
+      };
       for (int dst = 0; dst < c.num_ranks; ++dst) {
-        ASSERT_EQ(counts[idx(dst)], plans.send[idx(rank)].plan.num_rows_to[idx(dst)]) << c.text();
+        ASSERT_EQ(counts[idx(dst)], own(cases::wire_rows(c, dst))) << c.text() << ", rank " << rank << " to " << dst;
       }
-      for (int expert = 0; expert < c.config.num_experts; ++expert) {
-        const auto rows = cases::rows_of_expert(c, expert);
-        const auto own = std::count_if(rows.begin(), rows.end(), [&](const auto& row) { return row.src == rank; });
-        ASSERT_EQ(counts[idx(c.num_ranks + expert)], own) << c.text() << ", rank " << rank << ", expert " << expert;
+      for (int seat = 0; seat < cases::num_seats(c); ++seat) {
+        ASSERT_EQ(counts[idx(c.num_ranks + seat)], own(cases::rows_of_seat(c, seat)))
+            << c.text() << ", rank " << rank << ", seat " << seat;
       }
     }
   }
@@ -141,6 +180,72 @@ TEST(Routing, KeepsWeightsWhereTheyAreGiven) {
       shape, tensor_2d(ids.data(), DType::i32, 1, 2), tensor_2d(weights.data(), DType::f32, 1, 2), 1, send.plan));
   EXPECT_TRUE(send.plan.has_weights);
   EXPECT_THAT(send.plan.weights.first(2), ElementsAre(0.5F, -2.0F));
+}
+
+/// Three ranks of two seats; expert 0 sits on all, expert 1 on ranks 0 and 2, expert 2 on rank 1 alone.
+Shape replicated_shape(int rank) {
+  ExchangeConfig config;
+  config.num_experts = 3;
+  config.num_topk = 2;
+  config.hidden = 1;
+  config.max_tokens_per_rank = 4;
+  config.seats_per_rank = 2;
+  GroupFacts group = GroupFacts::one_node(3);
+  group.rank = rank;
+  const Placement placement{{0, 1, 2, 0, 1, 0}};
+  return make_shape(config, group, &placement);
+}
+
+TEST(Routing, NamesSeatsOwnReplicasFirstElseInTurn) {
+  const std::vector<std::int32_t> ids{0, 1, -1, 2, 1, 1, 1, 0};
+  const Shape at_two = replicated_shape(2);
+  Carved<SendPlan> own(at_two);
+  ASSERT_FALSE(take<std::int32_t>(at_two, ids, own.plan));
+  EXPECT_THAT(own.plan.ids.first(8), ElementsAre(5, 4, -1, 2, 4, 4, 4, 5));
+  // Expert 1 (seats 0+1 and 4) is not on rank 1: its tokens 0, 2, 3 take turns, beginning at the second seat.
+  const Shape at_one = replicated_shape(1);
+  Carved<SendPlan> turns(at_one);
+  ASSERT_FALSE(take<std::int32_t>(at_one, ids, turns.plan));
+  EXPECT_THAT(turns.plan.ids.first(8), ElementsAre(3, 4, -1, 2, 4, 4, 1, 3));
+}
+
+TEST(Routing, AsksTheCallersRuleAboutExpertsWithSeveralSeatsOnly) {
+  const Shape shape = replicated_shape(1);
+  Carved<SendPlan> send(shape);
+  const std::vector<std::int32_t> ids{0, 1, -1, 2};
+  std::vector<std::vector<std::int64_t>> asked;
+  const ReplicaRule rule = [&](const ReplicaChoice& choice) {
+    asked.push_back({choice.src_rank, choice.token, choice.choice, choice.expert});
+    asked.back().insert(asked.back().end(), choice.ranks.begin(), choice.ranks.end());
+    return 0;
+  };
+  ASSERT_FALSE(take_routing(shape, tensor_2d(ids.data(), DType::i32, 2, 2), {}, 2, send.plan, rule));
+  EXPECT_THAT(asked, ElementsAre(ElementsAre(1, 0, 0, 0, 0, 1, 2), ElementsAre(1, 0, 1, 1, 0, 2)));
+  EXPECT_THAT(send.plan.ids.first(4), ElementsAre(0, 1, -1, 2));
+}
+
+TEST(Routing, TakesARulesAnswerModuloTheNumberOfReplicas) {
+  const Shape shape = replicated_shape(1);
+  const std::vector<std::int32_t> ids{0, 1};
+  const std::map<int, std::vector<std::int32_t>> seats{
+      {-1, {5, 4}}, {4, {3, 1}}, {std::numeric_limits<int>::min(), {3, 1}}, {3, {0, 4}}};
+  for (const auto& [answer, expected] : seats) {
+    Carved<SendPlan> send(shape);
+    const int number = answer;
+    const ReplicaRule rule = [number](const ReplicaChoice&) { return number; };
+    ASSERT_FALSE(take_routing(shape, tensor_2d(ids.data(), DType::i32, 1, 2), {}, 1, send.plan, rule));
+    EXPECT_THAT(send.plan.ids.first(2), testing::ElementsAreArray(expected)) << "answer " << answer;
+  }
+}
+
+TEST(Routing, FindsBadIdsOfPlacedExpertsBeforeTheRuleIsAsked) {
+  const Shape shape = replicated_shape(0);
+  Carved<SendPlan> send(shape);
+  const auto bad = take<std::int32_t>(shape, {0, 1, 2, 3}, send.plan);
+  ASSERT_TRUE(bad);
+  EXPECT_EQ(bad->token, 1);
+  EXPECT_EQ(bad->choice, 1);
+  EXPECT_EQ(bad->value, 3);  // six seats, but three experts
 }
 
 struct WrongId {
