@@ -1,7 +1,6 @@
 #include "model/receive_plan.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 #include "model/node_ranks.hpp"
 
@@ -76,22 +75,26 @@ void list_local(const std::int32_t* choice, std::size_t topk, std::int32_t num_r
   }
 }
 
-/// Copies rows of a table to the wire rows from `first_row` on, seats and all weights as they are.
+/// Copies rows of a table, numbered from `table_row` on, to the wire rows from `first_row` on, seats and all weights as
+/// they are.
 /// kTopk = 0: as many choices as the format says.
 template <std::size_t kTopk>
 void copy_rows(const TableRowFormat& format,
                const std::byte* at,
                std::int32_t num_rows,
+               std::int32_t table_row,
                std::int32_t first_row,
                ReceivePlan& plan) noexcept {
   const std::size_t topk = kTopk > 0 ? kTopk : idx(format.num_topk);
   std::int32_t* token = plan.token.data() + first_row;
   std::int32_t* home_slot = plan.home_slot.data() + first_row;
+  std::int32_t* from = plan.table_row.data() + first_row;
   std::int32_t* choice = plan.choice.data() + idx(first_row) * topk;
   float* weight = plan.weight.data() + idx(first_row) * topk;
   for (std::int32_t i = 0; i < num_rows; ++i, at += format.stride_bytes, choice += topk, weight += topk) {
     std::memcpy(token + i, at, sizeof(std::int32_t));
     std::memcpy(home_slot + i, at + sizeof(std::int32_t), sizeof(std::int32_t));
+    from[i] = table_row + i;
     std::memcpy(choice, at + format.ids_offset_bytes, topk * sizeof(std::int32_t));
     std::memcpy(weight, at + format.weights_offset_bytes, topk * sizeof(float));
   }
@@ -173,8 +176,7 @@ std::int32_t read_table(const Shape& shape,
   for (std::int32_t first = 0; first < table.num_rows; first += kBlockRows) {
     const std::int32_t num = std::min(kBlockRows, table.num_rows - first);
     const std::size_t at = idx(row) * topk;
-    copy(format, table.rows + idx(first) * format.stride_bytes, num, row, plan);
-    std::iota(plan.table_row.data() + row, plan.table_row.data() + row + num, first);
+    copy(format, table.rows + idx(first) * format.stride_bytes, num, first, row, plan);
     if (is_relayed && shape.has_partial_sums) place_in_node(shape, rank, topk, row, row + num, plan);
     localise(first_seat, num_local, idx(num) * topk, plan.choice.data() + at, plan.weight.data() + at);
     const std::int32_t end = is_relayed ? keep_local(topk, row, row + num, plan) : row + num;
