@@ -13,8 +13,8 @@
 
 namespace moebus::model {
 
-/// Seats are numbered through all ranks: rank r holds seats [first_seat(r), first_seat(r + 1)). A value, the same on all
-/// ranks.
+/// Seats are numbered through all ranks: rank r holds seats [first_seat(r), first_seat(r + 1)). A value, the same on
+/// all ranks.
 class ExpertPlacement {
  public:
   ExpertPlacement() = default;

@@ -17,8 +17,8 @@
 
 namespace moebus::model {
 
-/// One source's table as it arrived. That of a source whose rows a gateway forwards (Shape::is_relayed) concerns the whole
-/// node: rows without a seat here are left out of the plan.
+/// One source's table as it arrived. That of a source whose rows a gateway forwards (Shape::is_relayed) concerns the
+/// whole node: rows without a seat here are left out of the plan.
 struct TableView {
   const std::byte* rows = nullptr;
   std::int32_t num_rows = 0;
@@ -28,18 +28,18 @@ struct TableView {
 /// Storage and content, filled anew by each dispatch. A *wire row* is one (source, token) that has an expert here; a
 /// *result row* is a row of the result (a wire row has several in expert layouts).
 struct ReceivePlan {
-  std::array<std::int32_t, kMaxRanks + 1> first_row{};  // [ranks + 1] wire rows by source
-  std::array<std::int32_t, kMaxRanks> num_tokens_of{};  // [ranks] tokens of each source
+  std::array<std::int32_t, kMaxRanks + 1> first_row{};   // [ranks + 1] wire rows by source
+  std::array<std::int32_t, kMaxRanks> num_tokens_of{};   // [ranks] tokens of each source
   std::array<std::int32_t, kMaxRanks> num_table_rows{};  // [ranks] rows of each source's table, those left out included
-  std::int64_t num_rows = 0;                            ///< rows of the result, see DispatchResult::num_rows
-  std::int64_t num_overflowed = 0;                      ///< result rows dropped for lack of capacity
-  std::int64_t capacity_rows = 0;                       ///< what was granted for this call
-  bool has_weights = false;                             ///< every source that sent rows sent weights
+  std::int64_t num_rows = 0;                             ///< rows of the result, see DispatchResult::num_rows
+  std::int64_t num_overflowed = 0;                       ///< result rows dropped for lack of capacity
+  std::int64_t capacity_rows = 0;                        ///< what was granted for this call
+  bool has_weights = false;                              ///< every source that sent rows sent weights
 
   std::span<std::int32_t> token;      // [wire rows] source token
   std::span<std::int32_t> home_slot;  // [wire rows] where the row goes in combine: this rank's place among the token's
-                                      // hops; for relayed sources with partial sums, its place among the token's ranks on
-                                      // this node, by last chosen expert: the slot at the gateway
+                                      // hops; for relayed sources with partial sums, its place among the token's ranks
+                                      // on this node, by last chosen expert: the slot at the gateway
   std::span<std::int32_t> table_row;  // [wire rows] index in the source's table: its place in rounds
   std::span<std::int32_t>
       position;                    // [wire rows, K] result row of each choice, -1 elsewhere or dropped (expert layouts)
@@ -73,8 +73,8 @@ void plan_receive(const Shape& shape,
 
 /// Where moves take a row from.
 enum class MoveSource : std::uint8_t {
-  token,       ///< index = source token (latency slots, or the own rows' input tensor)
-  round,       ///< index = table row minus `round_first` (rounds)
+  token,  ///< index = source token (latency slots, or the own rows' input tensor)
+  round,  ///< index = table row minus `round_first` (rounds)
 };
 
 /// Wire rows [first, last).

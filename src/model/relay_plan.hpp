@@ -23,8 +23,8 @@ struct RelayPlan {
   std::vector<int> served;                              // sources, ascending; fixed with the storage
   std::array<std::int32_t, kMaxRanks + 1> first_row{};  // [served + 1] relay rows by index in `served`
   std::span<std::int32_t> token;                        // [relay rows]
-  std::span<std::int32_t> home_slot;                    // [relay rows] place of this gateway among the token's hops, at home
-  std::span<std::uint64_t> rank_set;                    // [relay rows] ranks of this node that need the row, as bits
+  std::span<std::int32_t> home_slot;  // [relay rows] place of this gateway among the token's hops, at home
+  std::span<std::uint64_t> rank_set;  // [relay rows] ranks of this node that need the row, as bits
 
   void carve(base::Carver& carver, const Shape& shape);
 
@@ -37,9 +37,9 @@ void plan_relay(const Shape& shape,
                 std::span<const TableView> tables,
                 RelayPlan& plan) noexcept;
 
-/// Writes the moves that bring relay rows [first, last) of served source `index` to `dst`: MoveSource::token: slot of the
-/// token to the same slot; round: place in the round (relay row minus `round_first`, counted from the source's first row)
-/// to the same place. Returns how many.
+/// Writes the moves that bring relay rows [first, last) of served source `index` to `dst`: MoveSource::token: slot of
+/// the token to the same slot; round: place in the round (relay row minus `round_first`, counted from the source's
+/// first row) to the same place. Returns how many.
 [[nodiscard]] std::size_t list_forwards(const Shape& shape,
                                         const RelayPlan& plan,
                                         int index,
@@ -57,7 +57,10 @@ void plan_relay(const Shape& shape,
                                             std::int64_t last_token) noexcept;
 
 /// Writes, for relay rows [first, last), the index of each one's slot at its home.
-void list_relay_slots(const RelayPlan& plan, RowRange rows, const HomeSlots& home, std::span<std::int32_t> slot) noexcept;
+void list_relay_slots(const RelayPlan& plan,
+                      RowRange rows,
+                      const HomeSlots& home,
+                      std::span<std::int32_t> slot) noexcept;
 
 /// Partial sums: what to add for relay rows [first, last), in the order of the ranks' last chosen experts (the order of
 /// the relay slots). Output i goes to data + at[i] * stride (`at` empty: i). Rows whose mask is 0 are not added.

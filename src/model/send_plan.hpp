@@ -53,8 +53,8 @@ struct SendPlan {
 [[nodiscard]] int max_hops_per_token(const Shape& shape) noexcept;
 
 /// Copies ids (i32 or i64) and weights into the plan, experts turned into seats by the placement and `rule` (empty: the
-/// default rule); returns the first id that is neither an expert nor -1, or nothing. A rule that answers outside its range
-/// is asked modulo the number of replicas.
+/// default rule); returns the first id that is neither an expert nor -1, or nothing. A rule that answers outside its
+/// range is asked modulo the number of replicas.
 [[nodiscard]] std::optional<BadId> take_routing(const Shape& shape,
                                                 const ConstTensorView& topk_idx,
                                                 const ConstTensorView& topk_weights,
@@ -65,8 +65,8 @@ struct SendPlan {
 /// Derives destinations and orders from the ids.
 void plan_send(const Shape& shape, SendPlan& plan) noexcept;
 
-/// Writes the rows of the routing table that concern each hop: tables[h] is the place at hop h for this source. The table
-/// of a gateway concerns its whole node.
+/// Writes the rows of the routing table that concern each hop: tables[h] is the place at hop h for this source. The
+/// table of a gateway concerns its whole node.
 void write_tables(const Shape& shape,
                   const TableRowFormat& format,
                   const SendPlan& plan,

@@ -18,8 +18,8 @@ class Topology {
   /// One node, every rank's memory mapped by every other.
   static Topology one_node(int num_ranks);
 
-  /// `node_of` [ranks]: any labels; equal label = same node. Nodes are numbered by their first rank. Every pair of ranks
-  /// is mapped until set_unmapped.
+  /// `node_of` [ranks]: any labels; equal label = same node. Nodes are numbered by their first rank. Every pair of
+  /// ranks is mapped until set_unmapped.
   static Topology of_nodes(std::span<const int> node_of);
 
   /// Says that ranks a and b cannot write each other's memory; bytes between them go through the transport.
@@ -35,7 +35,9 @@ class Topology {
   [[nodiscard]] int local_index(int rank) const noexcept { return local_index_[static_cast<std::size_t>(rank)]; }
 
   /// Returns the ranks of a node, ascending.
-  [[nodiscard]] std::span<const int> ranks_of(int node) const noexcept { return ranks_of_[static_cast<std::size_t>(node)]; }
+  [[nodiscard]] std::span<const int> ranks_of(int node) const noexcept {
+    return ranks_of_[static_cast<std::size_t>(node)];
+  }
 
   [[nodiscard]] bool are_neighbours(int a, int b) const noexcept { return node_of(a) == node_of(b); }
 
