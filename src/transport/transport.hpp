@@ -50,7 +50,7 @@ struct ConnectOptions {
 ///
 /// - Puts are not ordered: neither two of them, nor the bytes of one, nor a put and a signal, to one peer or to
 /// several.
-///   They may travel on several lanes and overtake each other.
+///   They may travel on several tracks and overtake each other.
 /// - Whoever sees the value that put_signal writes sees that put's bytes; of earlier puts it says nothing.
 /// - fence(peer): everything started towards the peer before is visible there before anything started after. Signals to
 /// one

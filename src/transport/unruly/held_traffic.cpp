@@ -34,15 +34,15 @@ void HeldTraffic::add_pieces(const Parcel& whole, const Moment& now) {
 }
 
 void HeldTraffic::add(Parcel parcel, const Moment& now) {
-  Lane& lane = lanes_[random_below(lanes_.size())];
-  if (lane.held.empty()) lane.next_call_idx = now.call_idx + random_stall();
+  Track& track = tracks_[random_below(tracks_.size())];
+  if (track.held.empty()) track.next_call_idx = now.call_idx + random_stall();
   ++num_held_[era_];
-  lane.held.push_back({std::move(parcel), era_, now});
+  track.held.push_back({std::move(parcel), era_, now});
 }
 
 void HeldTraffic::copy_sources(std::uint64_t ticket) {
-  for (Lane& lane : lanes_) {
-    for (Held& held : lane.held) {
+  for (Track& track : tracks_) {
+    for (Held& held : track.held) {
       Parcel& parcel = held.parcel;
       if (parcel.ticket > ticket || parcel.is_signal || !parcel.copy.empty()) continue;
       parcel.copy.assign(parcel.source, parcel.source + parcel.size_bytes);
@@ -53,17 +53,19 @@ void HeldTraffic::copy_sources(std::uint64_t ticket) {
 
 void HeldTraffic::release_some(const Moment& now, const Deliver& deliver) {
   release_if(
-      [&](const Lane& lane) { return lane.next_call_idx <= now.call_idx || is_overdue(lane.held.front().since, now); },
+      [&](const Track& track) {
+        return track.next_call_idx <= now.call_idx || is_overdue(track.held.front().since, now);
+      },
       now,
       deliver);
 }
 
 void HeldTraffic::release_overdue(const Moment& now, const Deliver& deliver) {
-  release_if([&](const Lane& lane) { return is_overdue(lane.held.front().since, now); }, now, deliver);
+  release_if([&](const Track& track) { return is_overdue(track.held.front().since, now); }, now, deliver);
 }
 
 void HeldTraffic::release_all(const Deliver& deliver) {
-  release_if([](const Lane&) { return true; }, Moment{}, deliver);
+  release_if([](const Track&) { return true; }, Moment{}, deliver);
   // Whatever waits waits for something that was added before it, so nothing can be left.
   MOEBUS_ASSERT(is_empty());
 }
@@ -86,16 +88,16 @@ bool HeldTraffic::may_leave(const Held& held) const noexcept {
 
 void HeldTraffic::release_if(const IsDue& is_due, const Moment& now, const Deliver& deliver) {
   for (;;) {
-    std::array<Lane*, std::tuple_size_v<decltype(lanes_)>> ready{};
+    std::array<Track*, std::tuple_size_v<decltype(tracks_)>> ready{};
     std::size_t num_ready = 0;
-    for (Lane& lane : lanes_) {
-      if (!lane.held.empty() && may_leave(lane.held.front()) && is_due(lane)) ready[num_ready++] = &lane;
+    for (Track& track : tracks_) {
+      if (!track.held.empty() && may_leave(track.held.front()) && is_due(track)) ready[num_ready++] = &track;
     }
     if (num_ready == 0) return;
-    Lane& lane = *ready[random_below(num_ready)];
-    const Held held = std::move(lane.held.front());
-    lane.held.pop_front();
-    lane.next_call_idx = now.call_idx + random_stall();
+    Track& track = *ready[random_below(num_ready)];
+    const Held held = std::move(track.held.front());
+    track.held.pop_front();
+    track.next_call_idx = now.call_idx + random_stall();
     deliver(held.parcel);
     if (!held.parcel.is_signal) --*held.parcel.num_pieces_left;
     const auto of_era = num_held_.find(held.era);

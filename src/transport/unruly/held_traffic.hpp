@@ -1,4 +1,4 @@
-// Held traffic: puts on their way to one peer, in lanes that overtake each other wherever no fence forbids it.
+// Held traffic: puts on their way to one peer, in tracks that overtake each other wherever no fence forbids it.
 // Room: transport · host. Knows no threads and no clock of its own.
 
 #pragma once
@@ -73,13 +73,13 @@ class HeldTraffic {
     Moment since;
   };
 
-  /// First in, first out; overtaking is between lanes.
-  struct Lane {
+  /// First in, first out; overtaking is between tracks.
+  struct Track {
     std::deque<Held> held;
     std::uint64_t next_call_idx = 0;  ///< nothing leaves by chance before this call
   };
 
-  using IsDue = std::function<bool(const Lane&)>;
+  using IsDue = std::function<bool(const Track&)>;
 
   std::uint64_t random_below(std::uint64_t limit) { return random_() % limit; }
 
@@ -88,7 +88,7 @@ class HeldTraffic {
   void release_if(const IsDue& is_due, const Moment& now, const Deliver& deliver);
 
   std::mt19937_64 random_;
-  std::array<Lane, 4> lanes_;
+  std::array<Track, 4> tracks_;
   std::uint64_t era_ = 0;                          ///< fences so far
   std::map<std::uint64_t, std::size_t> num_held_;  ///< by era, no zeros
 };
