@@ -11,6 +11,7 @@
 #include "moebus/config.hpp"
 #include "moebus/group.hpp"
 #include "moebus/io.hpp"
+#include "moebus/placement.hpp"
 #include "moebus/stats.hpp"
 
 namespace moebus {
@@ -19,10 +20,52 @@ namespace engine {
 class ExchangeCore;
 }
 
+/// A dispatch that was posted. wait() finishes it, once; dropping it finishes it too, and drops what came.
+class PendingDispatch {
+ public:
+  PendingDispatch() noexcept = default;
+  PendingDispatch(PendingDispatch&& other) noexcept = default;
+  PendingDispatch& operator=(PendingDispatch&& other) noexcept;
+  ~PendingDispatch();
+
+  [[nodiscard]] bool is_valid() const noexcept { return core_ != nullptr; }
+
+  /// Finishes the call, after all that this rank posted before it in other contexts. Results and errors as
+  /// Exchange::dispatch.
+  DispatchResult wait();
+
+ private:
+  friend class Exchange;
+
+  explicit PendingDispatch(std::shared_ptr<engine::ExchangeCore> core) noexcept : core_(std::move(core)) {}
+
+  std::shared_ptr<engine::ExchangeCore> core_;
+};
+
+/// A combine that was posted; see PendingDispatch.
+class PendingCombine {
+ public:
+  PendingCombine() noexcept = default;
+  PendingCombine(PendingCombine&& other) noexcept = default;
+  PendingCombine& operator=(PendingCombine&& other) noexcept;
+  ~PendingCombine();
+
+  [[nodiscard]] bool is_valid() const noexcept { return core_ != nullptr; }
+
+  CombineResult wait();
+
+ private:
+  friend class Exchange;
+
+  explicit PendingCombine(std::shared_ptr<engine::ExchangeCore> core) noexcept : core_(std::move(core)) {}
+
+  std::shared_ptr<engine::ExchangeCore> core_;
+};
+
 /// One shape of dispatch and combine over a group. Several exchanges of a group share windows and one sequence of
 /// calls.
 ///
-/// Order:   dispatch, combine, warm_up and prepare are collective, in the same order on all ranks.
+/// Order:   dispatch, combine, warm_up, prepare and set_placement are collective, in the same order on all ranks.
 /// Threads: one caller per rank at a time.
 class Exchange {
  public:
@@ -32,8 +75,13 @@ class Exchange {
   Exchange(Exchange&&) noexcept;
   Exchange& operator=(Exchange&&) noexcept;
 
-  /// Returns what `config` will need on each rank of a group of `num_ranks`, before anything is allocated.
+  /// Returns what `config` will need on each rank of a group of `num_ranks` that all map each other, before anything is
+  /// allocated. A group with several nodes, or with peers that are not mapped, needs more: see bytes_needed() of an
+  /// exchange.
   static BytesNeeded bytes_needed(const ExchangeConfig& config, int num_ranks);
+
+  /// Returns what this exchange needs on each rank of its group.
+  [[nodiscard]] BytesNeeded bytes_needed() const;
 
   /// Agrees on the configuration with all ranks, allocates, maps and touches all memory. Does nothing the second time.
   ///
@@ -56,15 +104,34 @@ class Exchange {
   /// Cost:    no allocation; one row per (token, rank) on the wire.
   DispatchResult dispatch(const DispatchInput& input);
 
+  /// Starts a dispatch and returns: routing leaves, on the latency path the rows too. Inputs (and outputs given) stay as
+  /// they are until wait(). A context (ExchangeConfig::context) holds one posted call; two batches that overlap use two.
+  ///
+  /// Order:   collective; contexts are posted in the same order on all ranks, and waited for in any.
+  /// Errors:  Error{invalid_argument} here only, at once, if the context has a call in flight: nothing was sent. All others
+  ///          come from wait().
+  [[nodiscard]] PendingDispatch post_dispatch(const DispatchInput& input);
+
   /// Brings the experts' rows home, weighted and summed in a fixed order; see docs/architecture.md for the order, to
   /// the bit.
   ///
   /// Order, Errors: as dispatch. May be called several times on one handle.
   CombineResult combine(const CombineInput& input);
 
+  /// Starts a combine and returns; see post_dispatch.
+  [[nodiscard]] PendingCombine post_combine(const CombineInput& input);
+
+  /// Moves experts to other seats, replicas included; from the next dispatch on. Handles of earlier dispatches can still be
+  /// combined, but not dispatched again. `rule` picks replicas (empty: one on the own rank, else round robin over tokens);
+  /// it is this rank's own.
+  ///
+  /// Order:   collective, between calls; config.seats_per_rank > 0.
+  /// Errors:  Error{invalid_argument} names the entry, or the ranks that differ; the placement then stays as it was.
+  void set_placement(const Placement& placement, ReplicaRule rule = {});
+
   [[nodiscard]] const ExchangeConfig& config() const noexcept;
-  [[nodiscard]] int num_local_experts() const noexcept;
-  [[nodiscard]] int first_local_expert() const noexcept;
+  [[nodiscard]] int num_local_experts() const noexcept;   ///< with seats_per_rank: seats
+  [[nodiscard]] int first_local_expert() const noexcept;  ///< with seats_per_rank: first seat, through all ranks
 
   /// Returns the most rows a result can have here (expert_padded: rows per expert).
   [[nodiscard]] std::int64_t capacity_rows() const noexcept;
@@ -73,7 +140,7 @@ class Exchange {
   void reset_stats() noexcept;
 
  private:
-  std::unique_ptr<engine::ExchangeCore> core_;
+  std::shared_ptr<engine::ExchangeCore> core_;
 };
 
 }  // namespace moebus

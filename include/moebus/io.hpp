@@ -17,8 +17,10 @@ struct HandleSlot;
 struct ResultHold;
 }  // namespace engine
 
-/// Keeps the plan of one dispatch, so that combine (any number of times) can bring rows back. Copies share it; the last
-/// returns its storage to the exchange's pool (`max_handles`). May outlive the Exchange.
+/// Keeps the plan of one dispatch: its routing, weights and positions, so that combine (any number of times) can bring
+/// rows back, and dispatch can send others the same way. Copies share it; the last returns its storage to the exchange's
+/// pool (`max_handles`). May outlive the Exchange. Exchanges of one group whose plans agree (experts, top-k, tokens,
+/// layout, capacity, placement of seats) can use each other's handles: hidden, types, path and context may differ.
 class DispatchHandle {
  public:
   DispatchHandle() noexcept = default;
@@ -70,6 +72,9 @@ struct DispatchInput {
   ConstTensorView
       scales;  ///< [T, blocks] f32 or [T, ceil(blocks/4)] i32 (ue8m0); when the config has scales and no cast
   std::array<ConstTensorView, kMaxSideTensors> side;  ///< [T, side_bytes] u8
+  /// Cached dispatch: rows go the way of that dispatch; topk_idx and topk_weights stay empty, T is what it was. Every rank
+  /// gives a handle, or none does.
+  DispatchHandle handle;
   DispatchOutput output;
 };
 

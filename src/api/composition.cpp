@@ -2,11 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "backend/cpu/backend_cpu.hpp"
+#include "base/env.hpp"
 #include "engine/agreement.hpp"
 #include "transport/loopback/connect.hpp"
 #include "transport/rendezvous.hpp"
 #include "transport/shm/connect.hpp"
+#include "transport/shm/host.hpp"
+#include "transport/unruly/connect.hpp"
 
 namespace moebus::api {
 
@@ -29,19 +37,106 @@ void check_size(int rank, int num_ranks) {
   }
 }
 
-std::string choose_transport(const std::string& wanted, transport::RendezvousKind kind) {
-  if (wanted == "loopback" || wanted == "shm") return wanted;
-  if (wanted == "auto") return kind == transport::RendezvousKind::inproc ? "loopback" : "shm";
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("options.transport is '{}'; allowed are auto, loopback and shm", wanted));
+/// What the ranks must agree on before they connect.
+struct Choice {
+  std::string transport;
+  std::optional<transport::UnrulyChoice> unruly;  ///< for tests: the transport is wrapped
+};
+
+Choice choose_transport(const std::string& wanted, transport::RendezvousKind kind) {
+  Choice choice;
+  if (const auto name = base::env("MOEBUS_TEST_TRANSPORT")) {
+    choice.unruly = transport::parse_unruly(*name);
+    if (!choice.unruly) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("MOEBUS_TEST_TRANSPORT is '{}'; allowed are unruly:SEED and unruly-nofence:SEED", *name));
+    }
+  }
+  if (wanted == "loopback" || wanted == "shm") {
+    choice.transport = wanted;
+  } else if (wanted == "auto") {
+    choice.transport = kind == transport::RendezvousKind::inproc ? "loopback" : "shm";
+  } else {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("options.transport is '{}'; allowed are auto, loopback and shm", wanted));
+  }
+  return choice;
 }
 
-/// All ranks must have chosen the same, or they would wait for each other in different places.
-void agree_on_transport(transport::Store& store, const std::string& name, const base::Deadline& deadline) {
-  const std::vector<std::string> all =
-      store.all_gather("agree on the transport", engine::agreement_header() + "transport=" + name + "\n", deadline);
+/// The node that a rank says it is on: one name per machine, unless it is told another.
+std::string node_name(const GroupOptions& options) {
+  std::string name = options.host_id;
+  if (name.empty()) name = base::env("MOEBUS_HOST_ID").value_or("");
+  if (name.empty()) name = transport::this_host().boot_id;
+  constexpr std::size_t kMaxNameBytes = 256;
+  if (name.size() > kMaxNameBytes) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("options.host_id (or MOEBUS_HOST_ID) has {} bytes; at most {} are allowed",
+                            name.size(),
+                            kMaxNameBytes));
+  }
+  return name;
+}
+
+/// All ranks must have chosen the same, or they would wait for each other in different places. Returns each rank's node
+/// name.
+std::vector<std::string> agree_on_group(transport::Store& store,
+                                        const Choice& choice,
+                                        const GroupOptions& options,
+                                        const base::Deadline& deadline) {
+  std::string text = engine::agreement_header();
+  text += fmt::format("transport={}\noptions.levels={}\noptions.map_peers={}\n",
+                      choice.transport,
+                      options.levels,
+                      to_string(options.map_peers));
+  const std::vector<std::string> all = store.all_gather("agree on the transport", text, deadline);
   if (const auto differences = engine::find_differences(all)) {
     throw Error(ErrorCode::invalid_argument, "ranks disagree: " + *differences);
+  }
+  return store.all_gather("tell nodes", node_name(options), deadline);
+}
+
+model::GroupFacts make_facts(const std::vector<std::string>& node_names, const GroupOptions& options, int rank) {
+  std::map<std::string_view, int> labels;
+  std::vector<int> node_of;
+  for (const std::string& name : node_names) {
+    node_of.push_back(labels.emplace(name, static_cast<int>(labels.size())).first->second);
+  }
+  model::GroupFacts facts;
+  facts.topology = model::Topology::of_nodes(node_of);
+  facts.rank = rank;
+  facts.levels = options.levels != 0 ? options.levels : facts.topology.num_nodes() > 1 ? 2 : 1;
+  const int num_ranks = facts.topology.num_ranks();
+  for (int a = 0; a < num_ranks; ++a) {
+    for (int b = 0; b < a; ++b) {
+      const bool is_refused = options.map_peers == MapPeers::none ||
+                              (options.map_peers == MapPeers::node && !facts.topology.are_neighbours(a, b));
+      if (is_refused) facts.topology.set_unmapped(a, b);
+    }
+  }
+  return facts;
+}
+
+std::unique_ptr<transport::Transport> connect(transport::Store& store,
+                                              const Choice& choice,
+                                              const model::Topology& topology,
+                                              const base::Deadline& deadline) {
+  transport::ConnectOptions options;
+  for (int peer = 0; peer < topology.num_ranks(); ++peer) {
+    options.may_map.push_back(topology.is_mapped(store.rank(), peer));
+  }
+  auto transport = choice.transport == "loopback" ? transport::connect_loopback(store, deadline, options)
+                                                  : transport::connect_shm(store, deadline, options);
+  if (!choice.unruly) return transport;
+  return transport::make_unruly(std::move(transport), store.rank(), choice.unruly->seed, choice.unruly->fences);
+}
+
+void check_options(const GroupOptions& options) {
+  engine::check_limits(options);
+  if (options.levels < 0 || options.levels > 2) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("options.levels is {}; allowed are 1, 2, and 0 for 2 with several nodes, else 1",
+                            options.levels));
   }
 }
 
@@ -52,19 +147,19 @@ std::shared_ptr<engine::GroupCore> join_group(std::string_view uri,
                                               int num_ranks,
                                               const GroupOptions& options) {
   check_size(rank, num_ranks);
-  engine::check_limits(options);
+  check_options(options);
   const transport::RendezvousAddress address = transport::parse_rendezvous(uri);
-  const std::string name = choose_transport(options.transport, address.kind);
+  const Choice choice = choose_transport(options.transport, address.kind);
   auto backend = backend::make_cpu_backend();
   const base::Deadline deadline{options.join_limit};
   const transport::JoinOptions join_options{options.token, options.show_progress};
   auto store = transport::join_rendezvous(uri, rank, num_ranks, join_options, deadline);
-  agree_on_transport(*store, name, deadline);
-  auto transport =
-      name == "loopback" ? transport::connect_loopback(*store, deadline) : transport::connect_shm(*store, deadline);
+  const std::vector<std::string> node_names = agree_on_group(*store, choice, options, deadline);
+  model::GroupFacts facts = make_facts(node_names, options, rank);
+  auto transport = connect(*store, choice, facts.topology, deadline);
   // Transports reach one machine for now, so every rank of the group shares this machine's cores.
   return std::make_shared<engine::GroupCore>(
-      std::move(store), std::move(transport), std::move(backend), options, num_ranks);
+      std::move(store), std::move(transport), std::move(backend), std::move(facts), options, num_ranks);
 }
 
 }  // namespace moebus::api

@@ -14,7 +14,7 @@ namespace moebus::engine {
 namespace {
 
 /// Variables that would make ranks behave differently. Logging and SIMD level do not change a byte and are left out.
-constexpr const char* kRelevant[] = {"MOEBUS_FAULT"};
+constexpr const char* kRelevant[] = {"MOEBUS_FAULT", "MOEBUS_TEST_TRANSPORT"};
 
 std::map<std::string, std::string> parse(const std::string& text) {
   std::map<std::string, std::string> values;

@@ -192,14 +192,14 @@ Check check_dispatch_input(const model::Shape& shape, int rank, const DispatchIn
           check_tensor({"dispatch", "tokens", config.dtype, 2, {num_tokens, config.hidden, -1}, false}, input.tokens)) {
     return bad;
   }
+  const bool is_cached = input.handle.is_valid();
   const DType id_dtype = input.topk_idx.dtype;
   if (input.topk_idx.is_given() && id_dtype != DType::i32 && id_dtype != DType::i64) {
     return refuse("dispatch: topk_idx is {}; i32 or i64 is needed", to_string(id_dtype));
   }
-  if (auto bad = check_tensor(
-          {"dispatch", "topk_idx", id_dtype, 2, {num_tokens, config.num_topk, -1}, true, size_of(id_dtype)},
-          input.topk_idx)) {
-    return bad;
+  const Expected ids{"dispatch", "topk_idx", id_dtype, 2, {num_tokens, config.num_topk, -1}, true, size_of(id_dtype)};
+  if (!is_cached) {
+    if (auto bad = check_tensor(ids, input.topk_idx)) return bad;
   }
   if (input.topk_weights.is_given()) {
     if (auto bad = check_tensor({"dispatch", "topk_weights", DType::f32, 2, {num_tokens, config.num_topk, -1}, true, 4},

@@ -1,53 +1,28 @@
-// Combine: owners push rows (summed, or as they are) into slots of the tokens' home, home adds them up; on both paths.
+// Combine: checks, what every path shares, the rows themselves, and the result; who sends when is in combine_paths.cpp.
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/arguments.hpp"
-#include "engine/exchange_core.hpp"
+#include "engine/combine_state.hpp"
 #include "engine/peers.hpp"
 
 namespace moebus::engine {
 
 using base::idx;
-
-/// What one combine needs from step to step.
-struct ExchangeCore::CombineState {
-  const CombineInput& input;
-  const HandleSlot& handle;
-  CallPart part;
-  model::RowsView rows{};
-  model::LaneView lane{};
-  std::byte* output = nullptr;
-  std::int64_t output_stride = 0;
-  TensorView tensor{};             ///< of the result
-  bool have_weights_come = false;  ///< with the combine, from the homes to the owners
-  const Call* call = nullptr;
-  std::int64_t num_incomplete = 0;
-  backend::Stores push_stores = backend::Stores::cached;  ///< into slots of the homes
-  backend::Stores home_stores = backend::Stores::cached;  ///< into the result
-};
-
-namespace {
-
-bool is_per_expert(const model::Shape& shape) noexcept { return shape.config.combine_rows == CombineRows::per_expert; }
-
-/// True if rows travel as the caller gave them, and home reads its own where they lie.
-bool moves_rows(const model::Shape& shape) noexcept {
-  return shape.config.layout == Layout::rank_major || is_per_expert(shape);
-}
-
-}  // namespace
+using sync::Field;
 
 std::optional<Refusal> ExchangeCore::check_combine(const CombineInput& input, const HandleSlot* slot) const {
   if (slot == nullptr) {
     return Refusal{ErrorCode::invalid_argument,
                    "combine: handle is empty; pass the handle of a DispatchResult of this exchange"};
   }
-  if (!handles_->owns(slot)) {
+  if (slot->group != group_.get() || slot->plan_digest != shape_.plan_digest) {
     return Refusal{ErrorCode::invalid_argument,
-                   "combine: handle belongs to another exchange; pass one of this exchange's dispatches"};
+                   "combine: handle belongs to another exchange, whose plan differs (group, experts, top-k, tokens, "
+                   "layout, capacity or seats); pass one of this exchange's dispatches"};
   }
   if (auto bad = check_combine_input(shape_, rank(), slot->receive.num_rows, slot->send.num_tokens, input)) return bad;
   if (input.weighting == Weighting::dispatched) {
@@ -69,32 +44,72 @@ std::optional<Refusal> ExchangeCore::check_combine(const CombineInput& input, co
 }
 
 CombineResult ExchangeCore::combine(const CombineInput& input) {
+  post_combine(input);
+  return wait_combine();
+}
+
+void ExchangeCore::post_combine(const CombineInput& input) {
   check_prepared("combine");
+  check_free("combine");
   const auto start = base::Clock::now();
+  combine_call_->renew();
+  CombineState& state = combine_call_->state;
+  state.input = input;
+  state.handle = input.handle.slot_;
+  state.refusal = check_combine(input, state.handle);
+  context_->set_open_call(combine_call_.get());
+  group_->add_open_call(combine_call_.get());
+  begin_combine(state);
+  stats_.combine.total_ns += static_cast<std::uint64_t>((base::Clock::now() - start).count());
+}
+
+CombineResult ExchangeCore::wait_combine() {
+  const auto start = base::Clock::now();
+  group_->complete_up_to(combine_call_.get());
+  context_->set_open_call(nullptr);
+  stats_.combine.total_ns += static_cast<std::uint64_t>((base::Clock::now() - start).count());
+  combine_call_->state.input.handle = {};
+  combine_call_->rethrow();
+  return *std::exchange(combine_call_->result, std::nullopt);
+}
+
+void ExchangeCore::abandon_combine() noexcept {
+  try {
+    static_cast<void>(wait_combine());
+  } catch (...) {
+    // Whoever drops a posted call does not want to know; a group that failed says so at the next call.
+  }
+}
+
+void ExchangeCore::begin_combine(CombineState& state) {
   const bool is_throughput = shape_.config.path == Path::throughput;
-  CallPart part{stats_.combine, stats_.combine_peers};
-  const HandleSlot* slot = input.handle.slot_;
-  const std::optional<Refusal> refusal = check_combine(input, slot);
-  const Call call = group_->begin_call(
+  state.call = context_->begin_call(
       is_throughput ? sync::Operation::combine_throughput : sync::Operation::combine_latency, shape_.digest);
-  ++part.call.calls;
-  if (refusal) {
-    announce(call, &*refusal);
-    wait_for_arrivals(call, part, &*refusal);
+  ++stats_.combine.calls;
+  if (state.refusal) {
+    announce(state.call, &*state.refusal);
+    return;
   }
-  CombineState state{input, *slot, part};
-  state.call = &call;
+  state.num_incomplete = 0;
+  state.flows.clear();
   lay_out(state);
-  publish_weights(call, state);
-  announce(call, nullptr);
-  if (is_throughput) {
-    combine_throughput(call, state);
+  publish_weights(state);
+  announce(state.call, nullptr);
+  // Weights that come now must be here before rows can be added.
+  if (!is_throughput && !state.have_weights_come) push_latency_rows(state);
+}
+
+CombineResult ExchangeCore::end_combine(CombineState& state) {
+  group_->check_usable();
+  wait_for_arrivals(
+      state.call, stats_.combine, stats_.combine_peers, state.refusal ? &*state.refusal : nullptr);
+  if (shape_.config.path == Path::throughput) {
+    run_combine_rounds(state);
   } else {
-    combine_latency(call, state);
+    if (state.have_weights_come) push_latency_rows(state);
+    end_latency(state);
   }
-  group_->at(Step::received);
   count_combine(state);
-  part.call.total_ns += static_cast<std::uint64_t>((base::Clock::now() - start).count());
   return make_result(state);
 }
 
@@ -102,156 +117,176 @@ void ExchangeCore::lay_out(CombineState& state) {
   const CombineInput& input = state.input;
   const auto size = static_cast<std::int64_t>(size_of(shape_.combine_row.dtype));
   const bool is_padded = shape_.config.layout == Layout::expert_padded;
+  state.lane = {};
+  state.push_stores = backend::Stores::cached;
   state.rows = {input.rows.data, (is_padded ? input.rows.stride[1] : input.rows.stride[0]) * size};
   if (input.lane.is_given()) {
     state.lane = {input.lane.data, input.lane.stride[0] * static_cast<std::int64_t>(sizeof(float))};
   }
-  const std::int64_t num_tokens = state.handle.send.num_tokens;
+  const std::int64_t num_tokens = state.handle->send.num_tokens;
   state.tensor =
       input.output.is_given()
           ? input.output
-          : tensor_2d(group_->combine_results(), shape_.combine_row.dtype, num_tokens, shape_.combine_row.hidden);
+          : tensor_2d(context_->combine_results(), shape_.combine_row.dtype, num_tokens, shape_.combine_row.hidden);
   const std::size_t row_bytes = shape_.combine_row.payload_bytes;
   state.home_stores = group_->backend().stores_for(idx(num_tokens) * row_bytes);
   // Rounds stay in the caches by their size; what they hold is read at once.
   if (shape_.config.path == Path::latency) {
-    state.push_stores = group_->backend().stores_for(idx(state.handle.receive.num_wire_rows(shape_)) * row_bytes);
+    state.push_stores = group_->backend().stores_for(idx(state.handle->receive.num_wire_rows(shape_)) * row_bytes);
   }
   state.output = state.tensor.data;
   state.output_stride = state.tensor.stride[0] * size;
 }
 
-void ExchangeCore::publish_weights(const Call& call, CombineState& state) {
+void ExchangeCore::publish_weights(CombineState& state) {
   state.have_weights_come = state.input.weighting == Weighting::given && !is_per_expert(shape_);
   if (!state.have_weights_come) return;
-  const std::size_t bytes = idx(state.handle.send.num_tokens) * idx(shape_.config.num_topk) * sizeof(float);
+  const std::size_t bytes = idx(state.handle->send.num_tokens) * idx(shape_.config.num_topk) * sizeof(float);
   for (int peer = 0; peer < shape_.num_ranks; ++peer) {
-    if (bytes > 0) group_->backend().copy_bytes(table(call, peer, rank()), state.input.topk_weights.data, bytes);
-    if (peer != rank()) state.part.call.bytes_control += bytes;
+    context_->write(peer, table(state.call, peer, rank()), state.input.topk_weights.data, bytes);
+    if (peer != rank()) stats_.combine.bytes_control += bytes;
   }
-  group_->at(Step::tables_written);
 }
 
-// --- Latency path ---
+// --- Rows of an owner ---
 
-void ExchangeCore::combine_latency(const Call& call, CombineState& state) {
-  const model::ReceivePlan& receive = state.handle.receive;
-  const auto slots_at = [&](int home) {
-    return model::HomeSlots{parity(call, home) + layout_.slots_offset, shape_.config.max_tokens_per_rank, 0};
-  };
-  const auto rows_of = [&](int home) {
-    return model::RowRange{receive.first_row[idx(home)], receive.first_row[idx(home) + 1]};
-  };
-  if (state.have_weights_come) wait_for_arrivals(call, state.part, nullptr);
-  if (group_->faults().is_fence_skipped()) {
-    finish(call);
-    group_->at(Step::finished);
-  }
-  for_each_peer(rank(), shape_.num_ranks, [&](int home) {
-    push_rows(state, home, rows_of(home), slots_at(home));
-    group_->at(Step::rows_written);
-    group_->signal_finished(call, home);
-  });
-  group_->at(Step::finished);
-  push_rows(state, rank(), rows_of(rank()), slots_at(rank()));
-  if (!state.have_weights_come) wait_for_arrivals(call, state.part, nullptr);
-  wait_for_finishes(call, state.part);
-  sum_at_home(state, 0, state.handle.send.num_tokens, slots_at(rank()));
+int ExchangeCore::target_of(int home) const noexcept {
+  const bool is_far = shape_.has_partial_sums && !shape_.topology.are_neighbours(home, rank());
+  return is_far ? shape_.topology.gateway(home, shape_.topology.node_of(rank())) : home;
 }
-
-// --- Throughput path ---
-
-void ExchangeCore::combine_throughput(const Call& call, CombineState& state) {
-  wait_for_arrivals(call, state.part, nullptr);
-  const model::ReceivePlan& receive = state.handle.receive;
-  const std::int64_t most = layout_.combine_round_tokens;
-  const auto rounds_of = [&](int home) { return base::ceil_div(std::int64_t{receive.num_tokens_of[idx(home)]}, most); };
-  std::int64_t num_rounds = 0;
-  for (int home = 0; home < shape_.num_ranks; ++home) num_rounds = std::max(num_rounds, rounds_of(home));
-  // Round r goes out while round r - 1 is added up: the two halves of the stage take turns, acknowledged by `taken`.
-  for (std::int64_t round = 0; round <= num_rounds; ++round) {
-    if (round < num_rounds) {
-      for_each_peer(rank(), shape_.num_ranks, [&](int home) {
-        if (round < rounds_of(home)) push_round(call, state, home, round);
-      });
-      if (round < rounds_of(rank())) push_round(call, state, rank(), round);
-    }
-    if (round > 0 && round - 1 < rounds_of(rank())) sum_round(call, state, round - 1);
-  }
-  finish(call);
-  group_->at(Step::finished);
-  wait_for_finishes(call, state.part);
-}
-
-model::HomeSlots ExchangeCore::combine_round_slots(int home, std::int64_t round) const noexcept {
-  const std::int64_t tokens = layout_.combine_round_tokens;
-  const std::size_t half = idx(tokens) * idx(shape_.combine_slots_per_token) * shape_.combine_row.stride_bytes;
-  return {stage(home) + idx(round % 2) * half, tokens, round * tokens};
-}
-
-void ExchangeCore::push_round(const Call& call, CombineState& state, int home, std::int64_t round) {
-  const std::int64_t first = round * layout_.combine_round_tokens;
-  const model::RowRange rows =
-      model::rows_of_tokens(state.handle.receive, home, first, first + layout_.combine_round_tokens);
-  const auto count = static_cast<std::uint32_t>(round + 1);
-  if (home != rank()) {
-    if (round >= 2) wait_for(call, home, Awaited::taken, count - 2, state.part);
-    if (group_->faults().is_fence_skipped()) {
-      group_->signal_rounds(call, home, count);
-      group_->at(Step::finished);
-    }
-  }
-  push_rows(state, home, rows, combine_round_slots(home, round));
-  if (home == rank()) return;
-  group_->at(Step::rows_written);
-  group_->signal_rounds(call, home, count);
-}
-
-void ExchangeCore::sum_round(const Call& call, CombineState& state, std::int64_t round) {
-  const std::int64_t first = round * layout_.combine_round_tokens;
-  const std::int64_t last = std::min<std::int64_t>(first + layout_.combine_round_tokens, state.handle.send.num_tokens);
-  const auto count = static_cast<std::uint32_t>(round + 1);
-  for (int owner = 0; owner < shape_.num_ranks; ++owner) {
-    if (owner != rank()) wait_for(call, owner, Awaited::rounds, count, state.part);
-  }
-  sum_at_home(state, first, last, combine_round_slots(rank(), round));
-  for_each_peer(rank(), shape_.num_ranks, [&](int owner) { group_->signal_taken(call, owner, count); });
-}
-
-// --- Rows ---
 
 void ExchangeCore::push_rows(CombineState& state, int home, model::RowRange rows, const model::HomeSlots& slots) {
   if (home == rank() && moves_rows(shape_)) return;
-  const model::CombineRowFormat& format = shape_.combine_row;
-  // Weights that came with the combine lie in this call's tables, [tokens of the home, K] f32.
-  const float* home_weights =
-      state.have_weights_come ? reinterpret_cast<const float*>(table(*state.call, rank(), home)) : nullptr;
+  const int target = target_of(home);
+  const auto stride = shape_.combine_row.stride_bytes;
   for (std::int32_t first = rows.first; first < rows.last; first += kSumBlock) {
     const model::RowRange block{first, std::min<std::int32_t>(first + kSumBlock, rows.last)};
-    if (moves_rows(shape_)) {
-      const std::size_t num = model::list_owner_moves(shape_, state.handle.receive, block, slots, scratch_.moves);
-      group_->backend().copy_slots(state.rows.data,
-                                   state.rows.stride_bytes,
-                                   slots.data,
-                                   static_cast<std::int64_t>(format.stride_bytes),
-                                   format.payload_bytes,
-                                   scratch_.moves.first(num),
-                                   state.push_stores);
-    } else {
-      model::list_owner_sums(shape_, state.handle.receive, block, state.rows, home_weights, slots, scratch_.terms);
-      backend::SumJob job;
-      job.dtype = format.dtype;
-      job.hidden = format.hidden;
-      job.num_outputs = block.last - block.first;
-      job.first = scratch_.terms.first.data();
-      job.term = scratch_.terms.term.data();
-      job.weight = state.input.weighting != Weighting::none ? scratch_.terms.weight.data() : nullptr;
-      job.output_row = scratch_.terms.output_row.data();
-      job.stores = state.push_stores;
-      group_->backend().sum(job);
+    const std::size_t num = model::list_owner_slots(
+        shape_, state.handle->receive, block, slots, scratch_.slots, scratch_.has_payload);
+    const std::span<const std::int32_t> at = scratch_.slots.first(num);
+    if (context_->is_mapped(target)) {
+      push_block(state, home, block, slots.data, at);
+      continue;
     }
-    model::write_tails(shape_, state.handle.receive, block, state.lane, slots);
+    // Made side by side in the outbox, as many at a time as it holds, and put one by one.
+    const std::int32_t rows_at_once = std::max<std::int32_t>(
+        1,
+        static_cast<std::int32_t>(context_->outbox().piece_bytes() / stride /
+                                  (is_per_expert(shape_) ? idx(shape_.config.num_topk) : 1)));
+    for (std::int32_t begin = block.first; begin < block.last; begin += rows_at_once) {
+      const model::RowRange part{begin, std::min(begin + rows_at_once, block.last)};
+      const std::size_t num_made = model::list_owner_slots(
+          shape_, state.handle->receive, part, slots, scratch_.slots, scratch_.has_payload);
+      if (num_made == 0) continue;
+      std::byte* made = context_->outbox().take(num_made * stride);
+      push_block(state, home, part, made, {});
+      put_combined(target, slots, scratch_.slots.first(num_made), scratch_.has_payload.data(), made);
+    }
   }
+}
+
+void ExchangeCore::push_block(
+    CombineState& state, int home, model::RowRange block, std::byte* data, std::span<const std::int32_t> at) {
+  const model::CombineRowFormat& format = shape_.combine_row;
+  const model::ReceivePlan& receive = state.handle->receive;
+  if (moves_rows(shape_)) {
+    const std::size_t num = model::list_owner_moves(shape_, receive, block, at, scratch_.moves);
+    group_->backend().copy_slots(state.rows.data,
+                                 state.rows.stride_bytes,
+                                 data,
+                                 static_cast<std::int64_t>(format.stride_bytes),
+                                 format.payload_bytes,
+                                 scratch_.moves.first(num),
+                                 state.push_stores);
+  } else {
+    // Weights that came with the combine lie in this call's tables, [tokens of the home, K] f32.
+    const float* home_weights =
+        state.have_weights_come ? reinterpret_cast<const float*>(table(state.call, rank(), home)) : nullptr;
+    model::list_owner_sums(shape_, receive, block, state.rows, home_weights, data, at, scratch_.terms);
+    backend::SumJob job;
+    job.dtype = format.dtype;
+    job.hidden = format.hidden;
+    job.num_outputs = block.last - block.first;
+    job.first = scratch_.terms.first.data();
+    job.term = scratch_.terms.term.data();
+    job.weight = state.input.weighting != Weighting::none ? scratch_.terms.weight.data() : nullptr;
+    job.output_row = scratch_.terms.output_row.data();
+    job.stores = state.push_stores;
+    group_->backend().sum(job);
+  }
+  model::write_tails(shape_, receive, block, state.lane, data, at);
+}
+
+void ExchangeCore::put_combined(int peer,
+                                const model::HomeSlots& slots,
+                                std::span<const std::int32_t> slot,
+                                const std::uint8_t* has_payload,
+                                const std::byte* rows) {
+  const model::CombineRowFormat& format = shape_.combine_row;
+  const std::size_t end = format.mask_bytes > 0   ? format.mask_offset_bytes + format.mask_bytes
+                          : format.lane_bytes > 0 ? format.lane_offset_bytes + format.lane_bytes
+                                                  : format.payload_bytes;
+  for (std::size_t i = 0; i < slot.size(); ++i) {
+    // A row that was dropped still tells so.
+    const std::size_t begin = has_payload == nullptr || has_payload[i] != 0 ? 0 : format.lane_offset_bytes;
+    if (begin >= end) continue;
+    const std::byte* place = slots.data + static_cast<std::int64_t>(slot[i]) * static_cast<std::int64_t>(format.stride_bytes);
+    context_->outbox().put(peer, place + begin, rows + i * format.stride_bytes + begin, end - begin);
+  }
+}
+
+// --- Rows that pass a gateway ---
+
+void ExchangeCore::relay_rows(CombineState& state,
+                              int index,
+                              model::RowRange rows,
+                              const model::HomeSlots& relay_slots,
+                              const model::HomeSlots& home_slots) {
+  const model::CombineRowFormat& format = shape_.combine_row;
+  const model::RelayPlan& relay = state.handle->relay;
+  const int home = relay.served[idx(index)];
+  const bool is_mapped = context_->is_mapped(home);
+  const auto most = static_cast<std::int32_t>(
+      is_mapped ? kSumBlock : std::min<std::size_t>(idx(kSumBlock), context_->outbox().piece_bytes() / format.stride_bytes));
+  for (std::int32_t first = rows.first; first < rows.last; first += most) {
+    const model::RowRange block{first, std::min(first + most, rows.last)};
+    const auto num = idx(block.last - block.first);
+    model::list_relay_slots(relay, block, home_slots, scratch_.slots);
+    const std::span<const std::int32_t> slot = scratch_.slots.first(num);
+    std::byte* data = is_mapped ? home_slots.data : context_->outbox().take(num * format.stride_bytes);
+    const std::span<const std::int32_t> at = is_mapped ? slot : std::span<const std::int32_t>{};
+    model::list_relay_sums(shape_, relay, block, relay_slots, data, at, scratch_.terms);
+    backend::SumJob job;
+    job.dtype = format.dtype;
+    job.hidden = format.hidden;
+    job.num_outputs = block.last - block.first;
+    job.first = scratch_.terms.first.data();
+    job.term = scratch_.terms.term.data();
+    job.output_row = scratch_.terms.output_row.data();
+    group_->backend().sum(job);
+    model::write_relay_tails(shape_, relay, block, state.input.lane.is_given(), relay_slots, data, at);
+    if (!is_mapped) put_combined(home, home_slots, slot, nullptr, data);
+  }
+}
+
+// --- Sums at home ---
+
+void ExchangeCore::sum_partials(CombineState& state,
+                                std::int64_t first,
+                                std::int64_t last,
+                                const model::HomeSlots& slots) {
+  if (scratch_.partial_rows.empty()) return;
+  const model::PartialSums partial{scratch_.partial_rows.data(),
+                                   static_cast<std::int64_t>(shape_.combine_row.payload_bytes)};
+  backend::SumJob job;
+  job.num_outputs = model::list_partial_sums(
+      shape_, state.handle->send, state.handle->receive, first, last, state.rows, slots, partial, scratch_.terms);
+  job.dtype = shape_.combine_row.dtype;
+  job.hidden = shape_.combine_row.hidden;
+  job.first = scratch_.terms.first.data();
+  job.term = scratch_.terms.term.data();
+  job.output_row = scratch_.terms.output_row.data();
+  group_->backend().sum(job);
 }
 
 void ExchangeCore::sum_at_home(CombineState& state,
@@ -259,7 +294,7 @@ void ExchangeCore::sum_at_home(CombineState& state,
                                std::int64_t last_token,
                                const model::HomeSlots& slots) {
   const CombineInput& input = state.input;
-  const model::SendPlan& send = state.handle.send;
+  const model::SendPlan& send = state.handle->send;
   const float* weights = nullptr;
   if (is_per_expert(shape_) && input.weighting == Weighting::dispatched) weights = send.weights.data();
   // [tokens, K] f32, contiguous: checked with the arguments.
@@ -269,8 +304,11 @@ void ExchangeCore::sum_at_home(CombineState& state,
   const auto size = static_cast<std::int64_t>(size_of(shape_.combine_row.dtype));
   for (std::int64_t first = first_token; first < last_token; first += kSumBlock) {
     const std::int64_t last = std::min(first + kSumBlock, last_token);
+    sum_partials(state, first, last, slots);
+    const model::PartialSums partial{scratch_.partial_rows.data(),
+                                     static_cast<std::int64_t>(shape_.combine_row.payload_bytes)};
     model::list_home_sums(
-        shape_, send, state.handle.receive, rank(), first, last, state.rows, weights, slots, scratch_.terms);
+        shape_, send, state.handle->receive, first, last, state.rows, weights, slots, partial, scratch_.terms);
     backend::SumJob job;
     job.dtype = shape_.combine_row.dtype;
     job.hidden = shape_.combine_row.hidden;
@@ -291,8 +329,7 @@ void ExchangeCore::sum_at_home(CombineState& state,
   if (!input.lane.is_given() && !shape_.can_overflow) return;
   state.num_incomplete += model::read_tails(shape_,
                                             send,
-                                            state.handle.receive,
-                                            rank(),
+                                            state.handle->receive,
                                             first_token,
                                             last_token,
                                             state.lane,
@@ -302,7 +339,7 @@ void ExchangeCore::sum_at_home(CombineState& state,
 }
 
 CombineResult ExchangeCore::make_result(CombineState& state) {
-  const std::int64_t num_tokens = state.handle.send.num_tokens;
+  const std::int64_t num_tokens = state.handle->send.num_tokens;
   CombineResult result;
   result.tokens = state.tensor;
   if (state.input.lane.is_given()) {
@@ -315,66 +352,86 @@ CombineResult ExchangeCore::make_result(CombineState& state) {
 
 namespace {
 
-/// Counts the rows that come home from each owner: one per (token, owner), or per (token, expert). Rows that a capacity
+/// Counts the rows that come home from each hop: one per (token, hop), or per (token, expert). Rows that a capacity
 /// dropped do not come, where rows travel as the caller gave them; `missing` tells which, null = none.
 std::array<std::uint64_t, kMaxRanks> count_returned(const model::Shape& shape,
                                                     const model::SendPlan& send,
                                                     const std::uint64_t* missing) noexcept {
   std::array<std::uint64_t, kMaxRanks> rows{};
   if (!is_per_expert(shape) && (missing == nullptr || shape.config.layout != Layout::rank_major)) {
-    for (int owner = 0; owner < shape.num_ranks; ++owner) {
-      rows[idx(owner)] = static_cast<std::uint64_t>(send.num_rows_to[idx(owner)]);
+    for (int hop = 0; hop < shape.num_ranks; ++hop) {
+      rows[idx(hop)] = static_cast<std::uint64_t>(send.num_rows_to[idx(hop)]);
     }
     return rows;
   }
   const std::size_t topk = idx(shape.config.num_topk);
   for (std::size_t token = 0; token < idx(send.num_tokens); ++token) {
     const std::int32_t* ids = send.ids.data() + token * topk;
-    std::uint64_t seen = 0;  // owners, in rank_major
+    std::uint64_t seen = 0;  // hops, in rank_major
     for (std::size_t k = 0; k < topk; ++k) {
       if (ids[k] < 0 || (missing != nullptr && (missing[token] >> k & 1) != 0)) continue;
-      const std::size_t owner = shape.owner[idx(ids[k]) + 1];
+      // per_expert rows come from their owners without a stop.
+      const std::size_t from = is_per_expert(shape) ? shape.owner[idx(ids[k]) + 1] : shape.hop[idx(ids[k]) + 1];
       const bool is_repeat =
-          is_per_expert(shape) ? std::find(ids, ids + k, ids[k]) != ids + k : (seen >> owner & 1) != 0;
-      seen |= std::uint64_t{1} << owner;
-      if (!is_repeat) ++rows[owner];
+          is_per_expert(shape) ? std::find(ids, ids + k, ids[k]) != ids + k : (seen >> from & 1) != 0;
+      seen |= std::uint64_t{1} << from;
+      if (!is_repeat) ++rows[from];
     }
   }
   return rows;
 }
 
+/// Counts the rows that this rank sends for tokens of `home`.
+std::uint64_t count_pushed(const model::Shape& shape, const model::ReceivePlan& receive, int home) noexcept {
+  const std::int32_t first = receive.first_row[idx(home)];
+  const std::int32_t end = receive.first_row[idx(home) + 1];
+  if (shape.config.layout == Layout::rank_major) {
+    return static_cast<std::uint64_t>(std::clamp<std::int64_t>(receive.num_rows - first, 0, end - first));
+  }
+  if (!is_per_expert(shape)) return static_cast<std::uint64_t>(end - first);
+  std::uint64_t num = 0;
+  const std::size_t topk = idx(shape.config.num_topk);
+  for (std::int32_t row = first; row < end; ++row) {
+    const std::int32_t* position = receive.position.data() + idx(row) * topk;
+    for (std::size_t k = 0; k < topk; ++k) {
+      num += position[k] >= 0 && std::find(position, position + k, position[k]) == position + k ? 1 : 0;
+    }
+  }
+  return num;
+}
+
 }  // namespace
 
 void ExchangeCore::count_combine(const CombineState& state) {
-  const model::SendPlan& send = state.handle.send;
-  const model::ReceivePlan& receive = state.handle.receive;
-  const std::size_t topk = idx(shape_.config.num_topk);
+  const model::ReceivePlan& receive = state.handle->receive;
+  const model::RelayPlan& relay = state.handle->relay;
+  PeerTable& peers = stats_.combine_peers;
   const std::size_t bytes =
       shape_.combine_row.payload_bytes + (state.input.lane.is_given() ? shape_.combine_row.lane_bytes : 0);
-  const auto returned = count_returned(shape_, send, shape_.can_overflow ? scratch_.missing.data() : nullptr);
-  for (int peer = 0; peer < shape_.num_ranks; ++peer) {
-    PeerStats& stats = state.part.peers[idx(peer)];
-    std::uint64_t sent = static_cast<std::uint64_t>(receive.first_row[idx(peer) + 1] - receive.first_row[idx(peer)]);
-    if (shape_.config.layout == Layout::rank_major) {
-      const std::int64_t last = std::min<std::int64_t>(receive.first_row[idx(peer) + 1], receive.num_rows);
-      sent = static_cast<std::uint64_t>(std::max<std::int64_t>(last - receive.first_row[idx(peer)], 0));
-    } else if (is_per_expert(shape_)) {
-      sent = 0;
-      for (std::int32_t row = receive.first_row[idx(peer)]; row < receive.first_row[idx(peer) + 1]; ++row) {
-        const std::int32_t* position = receive.position.data() + idx(row) * topk;
-        for (std::size_t k = 0; k < topk; ++k) {
-          sent += position[k] >= 0 && std::find(position, position + k, position[k]) == position + k ? 1 : 0;
-        }
-      }
-    }
-    const std::uint64_t received = returned[idx(peer)];
+  const auto count = [&](int peer, std::uint64_t sent, std::uint64_t received) {
+    PeerStats& stats = peers[idx(peer)];
     stats.rows_sent += sent;
     stats.rows_received += received;
-    if (peer == rank()) continue;
+    if (peer == rank()) return;
     stats.bytes_sent += sent * bytes;
     stats.bytes_received += received * bytes;
+  };
+  const auto returned =
+      count_returned(shape_, state.handle->send, shape_.can_overflow ? scratch_.missing.data() : nullptr);
+  for (int peer = 0; peer < shape_.num_ranks; ++peer) {
+    count(peer, 0, returned[idx(peer)]);
+    count(target_of(peer), count_pushed(shape_, receive, peer), 0);
   }
-  state.part.call.bytes_control += idx(shape_.num_ranks - 1) * sizeof(sync::Word) * 2;
+  if (shape_.has_partial_sums) {
+    for (int index = 0; index < relay.num_served(); ++index) {
+      const std::int32_t rows = relay.first_row[idx(index) + 1] - relay.first_row[idx(index)];
+      count(relay.served[idx(index)], static_cast<std::uint64_t>(rows), 0);
+    }
+    for (const int neighbour : shape_.topology.ranks_of(shape_.topology.node_of(rank()))) {
+      if (neighbour != rank()) count(neighbour, 0, model::count_relay_rows(relay, neighbour));
+    }
+  }
+  stats_.combine.bytes_control += idx(shape_.num_ranks - 1) * sizeof(sync::Word) * 2;
 }
 
 }  // namespace moebus::engine

@@ -1,4 +1,4 @@
-// What the steps of one dispatch share; only dispatch.cpp and dispatch_paths.cpp include it.
+// What the steps of one dispatch share, from post to wait; only the dispatch*.cpp and exchange_core.cpp include it.
 // Room: engine · host.
 
 #pragma once
@@ -9,16 +9,50 @@ namespace moebus::engine {
 
 /// What one dispatch needs from step to step.
 struct ExchangeCore::DispatchState {
-  const DispatchInput& input;
-  HandleSlot& handle;
-  ResultHold* hold;        ///< library memory that the result will hold, or null
-  DispatchOutput tensors;  ///< of the result
+  Call call;
+  DispatchInput input;
+  HandleSlot* handle = nullptr;  ///< held, until it goes into the result
+  bool is_cached = false;        ///< the handle's plan is used again
+  std::optional<Refusal> refusal;
+  ResultHold* hold = nullptr;  ///< library memory that the result will hold, or null
+  DispatchOutput tensors;      ///< of the result
   backend::ConstRowArrays source;
   backend::RowArrays sink;
-  CallPart part;
-  backend::Stores stores;  ///< for rows of this call
+  backend::Stores stores = backend::Stores::cached;  ///< for rows of this call
   std::array<model::TableView, kMaxRanks> tables{};
+  std::array<std::size_t, kMaxRanks> next{};  ///< what of each hop's list was sent
+  bool is_planned = false;
+  std::int64_t first_placed = 0;  ///< own rows of tokens before it are not placed yet (latency path)
+  FlowList flows;
 };
+
+/// The exchange's one dispatch that may be in flight.
+class ExchangeCore::DispatchCall final : public OpenCall {
+ public:
+  explicit DispatchCall(ExchangeCore& core) noexcept : core_(core) {}
+
+  DispatchState state;
+  std::optional<DispatchResult> result;
+
+  /// Makes it ready for the next one.
+  void renew() noexcept {
+    OpenCall::renew();
+    result.reset();
+  }
+
+ private:
+  void finish() override { result = core_.end_dispatch(state); }
+
+  ExchangeCore& core_;
+};
+
+template <class Function>
+void ExchangeCore::for_each_linked(const Function& function) const {
+  for (int step = 1; step < shape_.num_ranks; ++step) {
+    const int peer = (rank() + step) % shape_.num_ranks;
+    if (are_linked(rank(), peer)) function(peer);
+  }
+}
 
 [[nodiscard]] inline bool is_throughput(const model::Shape& shape) noexcept {
   return shape.config.path == Path::throughput;

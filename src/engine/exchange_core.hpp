@@ -1,6 +1,6 @@
 // ExchangeCore: one rank's side of an exchange: which step of dispatch and combine comes when.
 // Room: engine · host.
-// Source: [ours] design 4.2 (paths), 4.5 (epochs, refusals), 4.6 (combine).
+// Source: [ours] design 4.2 (paths), 4.5 (epochs, refusals), 4.6 (combine), 4.7 (gateways), 4.8 (post and wait).
 
 #pragma once
 
@@ -11,7 +11,8 @@
 
 #include "backend/backend.hpp"
 #include "base/local_memory.hpp"
-#include "engine/group_core.hpp"
+#include "engine/context.hpp"
+#include "engine/flows.hpp"
 #include "engine/handles.hpp"
 #include "model/combine_plan.hpp"
 #include "model/layout.hpp"
@@ -19,28 +20,26 @@
 #include "model/send_plan.hpp"
 #include "model/shape.hpp"
 #include "moebus/io.hpp"
+#include "moebus/placement.hpp"
 #include "moebus/stats.hpp"
 
 namespace moebus::engine {
 
-/// Arrays that steps fill and use within one call.
+/// Arrays that steps fill and use; each is used within one step, or from post to wait of one call.
 struct Scratch {
-  std::span<model::RowMove> moves;     // most moves of one step
-  std::span<std::int32_t> marks;       // [num_experts]
-  std::span<std::int32_t> own_counts;  // [ranks + num_experts]
-  model::RegionPlan region;            // direct delivery
-  std::span<std::byte> cast_rows;      // [kSendBlock] slots (direct delivery with cast)
-  model::SumTerms terms;               // of kSumBlock outputs
-  std::span<float> lane;               // [max tokens, K] result of combine
-  std::span<std::uint64_t> missing;    // [max tokens] result of combine
+  std::span<model::RowMove> moves;      // most moves of one step
+  std::span<std::int32_t> marks;        // [num_seats]
+  std::span<std::int32_t> own_counts;   // [ranks + num_seats]
+  std::span<std::byte> cast_rows;       // [kSendBlock] slots (direct delivery with cast)
+  std::span<std::byte> tables;          // [peers that are not mapped] tables of this call
+  std::span<std::int32_t> slots;        // of the rows that one block of a combine sends
+  std::span<std::uint8_t> has_payload;  // the same
+  model::SumTerms terms;                // of kSumBlock tokens
+  std::span<std::byte> partial_rows;    // partial sums of kSumBlock tokens (levels 2)
+  std::span<float> lane;                // [max tokens, K] result of combine
+  std::span<std::uint64_t> missing;     // [max tokens] result of combine
 
   void carve(base::Carver& carver, const model::Shape& shape) noexcept;
-};
-
-/// The counters that one call adds to.
-struct CallPart {
-  CallStats& call;
-  std::array<PeerStats, kMaxRanks>& peers;
 };
 
 /// Tokens that one block of a send covers: their rows stay in the second-level cache while they go to several ranks.
@@ -49,22 +48,44 @@ inline constexpr std::int64_t kSendBlock = 32;
 /// Outputs that one block of a sum covers: bounds the lists of addresses.
 inline constexpr std::int64_t kSumBlock = 128;
 
-class ExchangeCore {
+using PeerTable = std::array<PeerStats, kMaxRanks>;
+
+/// Slots of dispatched rows, `num` of them, in a peer's window (or where Context::window says that they would lie).
+struct SlotArray {
+  std::byte* data = nullptr;
+  std::int64_t num = 0;
+};
+
+class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
  public:
   /// Error{invalid_argument} for a wrong configuration.
   ExchangeCore(std::shared_ptr<GroupCore> group, const ExchangeConfig& config);
+  ~ExchangeCore();
+  ExchangeCore(const ExchangeCore&) = delete;
+  ExchangeCore& operator=(const ExchangeCore&) = delete;
 
   /// Error{invalid_argument} for a wrong configuration.
-  static BytesNeeded bytes_needed(const ExchangeConfig& config, int num_ranks);
+  static BytesNeeded bytes_needed(const ExchangeConfig& config, const model::GroupFacts& group);
 
   PrepareReport prepare();
   PrepareReport warm_up();
+  void set_placement(const Placement& placement, ReplicaRule rule);
+
   DispatchResult dispatch(const DispatchInput& input);
   CombineResult combine(const CombineInput& input);
+  void post_dispatch(const DispatchInput& input);
+  void post_combine(const CombineInput& input);
+  DispatchResult wait_dispatch();
+  CombineResult wait_combine();
+  /// Carries a posted call to its end and drops its result.
+  void abandon_dispatch() noexcept;
+  void abandon_combine() noexcept;
 
   [[nodiscard]] const model::Shape& shape() const noexcept { return shape_; }
 
   [[nodiscard]] int rank() const noexcept { return group_->rank(); }
+
+  [[nodiscard]] const model::GroupFacts& group_facts() const noexcept { return group_->facts(); }
 
   [[nodiscard]] const ExchangeStats& stats() const noexcept { return stats_; }
 
@@ -76,74 +97,133 @@ class ExchangeCore {
   void allocate();
   void warm_up_once();
 
-  // What both calls share.
+  // --- What both calls share (exchange_core.cpp) ---
   void check_prepared(std::string_view call) const;
+  void check_free(std::string_view call) const;
   void announce(const Call& call, const Refusal* refusal);
-  void finish(const Call& call);
-  std::uint64_t wait_for(const Call& call, int peer, Awaited what, std::uint32_t count, CallPart& part);
-  /// Waits until every rank has made the call. If one refused it (`own`, or a peer), carries the call to its end and
-  /// throws.
-  void wait_for_arrivals(const Call& call, CallPart& part, const Refusal* own);
-  void wait_for_finishes(const Call& call, CallPart& part);
+  /// Stands still until the word is there, and notes the time for its writer.
+  void wait_for(const Call& call, const sync::WordName& word, std::uint32_t count, CallStats& stats, PeerTable& peers);
+  /// Waits until every rank has made the call. If one refused it (`own`, or a peer), throws.
+  void wait_for_arrivals(const Call& call, CallStats& stats, PeerTable& peers, const Refusal* own);
+  /// True if rows of `src` for `dst` do not stop on the way, or `dst` is where they stop.
+  [[nodiscard]] bool are_linked(int src, int dst) const noexcept;
+  template <class Function>
+  void for_each_linked(const Function& function) const;
+  /// The word in which this rank hears of a source's dispatch.
+  [[nodiscard]] sync::WordName heard(int src, sync::Field field) const noexcept;
   [[nodiscard]] std::byte* parity(const Call& call, int peer) const noexcept;
   [[nodiscard]] std::byte* stage(int peer) const noexcept;
   [[nodiscard]] std::byte* region(int peer) const noexcept;
-  [[nodiscard]] model::CallFacts& facts(const Call& call, int at_rank, int of_rank) const noexcept;
+  [[nodiscard]] std::byte* facts(const Call& call, int at_rank, int of_rank) const noexcept;
   [[nodiscard]] std::byte* table(const Call& call, int at_rank, int of_rank) const noexcept;
-  [[nodiscard]] std::int32_t* counts(const Call& call, int at_rank, int of_rank) const noexcept;
+  [[nodiscard]] std::byte* counts(const Call& call, int at_rank, int of_rank) const noexcept;
+  [[nodiscard]] model::CallFacts facts_of(const Call& call, int src) const noexcept;
+  /// Copies dispatched rows into slots at a peer, mapped or not.
+  void write_rows(int peer,
+                  const backend::ConstRowArrays& source,
+                  const SlotArray& slots,
+                  std::span<const model::RowMove> moves,
+                  bool is_cast,
+                  backend::Stores stores);
+  void put_rows(int peer,
+                const backend::ConstRowArrays& source,
+                const SlotArray& slots,
+                std::span<const model::RowMove> moves,
+                bool is_cast);
 
-  // Dispatch.
+  // --- Dispatch (dispatch.cpp, dispatch_paths.cpp, dispatch_rounds.cpp) ---
   struct DispatchState;
-  std::optional<Refusal> check_dispatch(const DispatchInput& input, HandleSlot* slot, ResultHold*& hold);
+  class DispatchCall;
+  std::optional<Refusal> check_dispatch(DispatchState& state);
+  std::optional<Refusal> check_cached(const DispatchState& state) const;
   void choose_result_memory(DispatchState& state);
-  void publish_tables(const Call& call, DispatchState& state);
-  void plan_from_tables(const Call& call, DispatchState& state);
-  [[nodiscard]] backend::RowArrays latency_slots(const Call& call, int at_rank, int of_rank) const noexcept;
-  void dispatch_latency(const Call& call, DispatchState& state);
-  /// True if every peer's table is there and nobody refused; never waits.
+  void begin_dispatch(DispatchState& state);
+  DispatchResult end_dispatch(DispatchState& state);
+  void publish_tables(DispatchState& state);
+  void write_own_tables(DispatchState& state);
+  void relay_tables(DispatchState& state);
+  void wait_for_relayed_tables(DispatchState& state);
+  void plan_from_tables(DispatchState& state);
+  [[nodiscard]] SlotArray latency_slots(const Call& call, int at_rank, int of_rank) const noexcept;
+  void send_latency_rows(DispatchState& state);
+  void take_latency_rows(DispatchState& state);
+  void relay_latency_rows(DispatchState& state);
   bool has_everybody_arrived(const Call& call);
-  /// Sends the rows of tokens [first, last); `next` counts what each destination's list has behind it.
-  void send_latency_block(const Call& call,
-                          DispatchState& state,
-                          std::int64_t first,
-                          std::int64_t last,
-                          std::array<std::size_t, kMaxRanks>& next);
-  void place_own_rows(const Call& call, DispatchState& state, model::RowRange rows);
-  void dispatch_direct(const Call& call, DispatchState& state);
-  void send_direct_rows(DispatchState& state);
-  [[nodiscard]] backend::RowArrays dispatch_round_slots(int at_rank, int of_rank, std::int64_t round) const noexcept;
-  void dispatch_staged(const Call& call, DispatchState& state);
-  void send_staged_round(const Call& call, DispatchState& state, std::int64_t round);
-  void take_staged_round(const Call& call, DispatchState& state, std::int64_t round);
+  void send_latency_block(DispatchState& state, std::int64_t first, std::int64_t last);
+  void place_own_rows(DispatchState& state, model::RowRange rows);
+  void finish_to_links(const Call& call);
+  void dispatch_throughput(DispatchState& state);
+  void plan_straight_rows(DispatchState& state);
+  void send_straight_rows(DispatchState& state);
+  void take_straight_rows(DispatchState& state);
+  [[nodiscard]] SlotArray round_slots(int at_rank, int of_rank, std::int64_t round) const noexcept;
+  void run_dispatch_rounds(DispatchState& state);
+  [[nodiscard]] std::optional<Blocker> blocker_of_dispatch(const DispatchState& state, const Flow& flow) const;
+  void step_dispatch(DispatchState& state, const Flow& flow);
+  void send_round(DispatchState& state, int dst, std::int64_t round);
+  void take_round(DispatchState& state, int src, std::int64_t round);
+  void forward_round(DispatchState& state, int index, std::int64_t round);
   void fill_padding(DispatchState& state);
-  DispatchResult make_result(DispatchState& state, HandleSlot* slot);
+  DispatchResult make_result(DispatchState& state);
   void count_dispatch(const DispatchState& state);
 
-  // Combine.
+  // --- Combine (combine.cpp, combine_paths.cpp) ---
   struct CombineState;
+  class CombineCall;
   [[nodiscard]] std::optional<Refusal> check_combine(const CombineInput& input, const HandleSlot* slot) const;
+  void begin_combine(CombineState& state);
+  CombineResult end_combine(CombineState& state);
   void lay_out(CombineState& state);
-  void publish_weights(const Call& call, CombineState& state);
-  void combine_latency(const Call& call, CombineState& state);
-  [[nodiscard]] model::HomeSlots combine_round_slots(int home, std::int64_t round) const noexcept;
-  void combine_throughput(const Call& call, CombineState& state);
-  void push_round(const Call& call, CombineState& state, int home, std::int64_t round);
-  void sum_round(const Call& call, CombineState& state, std::int64_t round);
+  void publish_weights(CombineState& state);
+  /// Rank that this rank's rows for tokens of `home` go to: the home, or its gateway here.
+  [[nodiscard]] int target_of(int home) const noexcept;
+  [[nodiscard]] model::HomeSlots latency_home_slots(const Call& call, int home) const noexcept;
+  [[nodiscard]] model::HomeSlots latency_relay_slots(const Call& call, int gateway, int home) const noexcept;
+  void push_latency_rows(CombineState& state);
+  void end_latency(CombineState& state);
+  [[nodiscard]] model::HomeSlots round_home_slots(int home, std::int64_t round) const noexcept;
+  [[nodiscard]] model::HomeSlots round_relay_slots(int gateway, int home, std::int64_t round) const noexcept;
+  void run_combine_rounds(CombineState& state);
+  [[nodiscard]] std::optional<Blocker> blocker_of_combine(const CombineState& state, const Flow& flow) const;
+  [[nodiscard]] std::optional<Blocker> blocker_of_sum(const CombineState& state, std::int64_t round) const;
+  [[nodiscard]] std::optional<Blocker> blocker_of_relay(const CombineState& state, int index, std::int64_t round) const;
+  /// True if rows for this home come from `peer` without a stop: summed there, or added up by it as a gateway.
+  [[nodiscard]] bool are_partners(int peer) const noexcept;
+  void step_combine(CombineState& state, const Flow& flow);
   void push_rows(CombineState& state, int home, model::RowRange rows, const model::HomeSlots& slots);
+  void push_block(
+      CombineState& state, int home, model::RowRange block, std::byte* data, std::span<const std::int32_t> at);
+  void put_combined(int peer,
+                    const model::HomeSlots& slots,
+                    std::span<const std::int32_t> slot,
+                    const std::uint8_t* has_payload,
+                    const std::byte* rows);
+  void relay_rows(CombineState& state,
+                  int index,
+                  model::RowRange rows,
+                  const model::HomeSlots& relay_slots,
+                  const model::HomeSlots& home_slots);
   void sum_at_home(CombineState& state,
                    std::int64_t first_token,
                    std::int64_t last_token,
                    const model::HomeSlots& slots);
+  void sum_partials(CombineState& state, std::int64_t first, std::int64_t last, const model::HomeSlots& slots);
   CombineResult make_result(CombineState& state);
   void count_combine(const CombineState& state);
 
   std::shared_ptr<GroupCore> group_;
+  Context* context_ = nullptr;  ///< of the group; set by prepare
   model::Shape shape_;
   model::WindowLayout layout_;
   model::ResultLayout result_layout_;
+  std::array<std::uint8_t, kMaxRanks> relay_index_{};  ///< [far home] its place among those that its gateway here serves
+  ReplicaRule replica_rule_;
+  std::uint64_t placement_digest_ = 0;
   std::shared_ptr<HandlePool> handles_;
   base::LocalMemory scratch_memory_;
   Scratch scratch_;
+  std::unique_ptr<DispatchCall> dispatch_call_;
+  std::unique_ptr<CombineCall> combine_call_;
   bool is_prepared_ = false;
   PrepareReport report_;
   ExchangeStats stats_;

@@ -1,197 +1,237 @@
-// The waiting side of GroupCore: spin, yield, sleep; look for trouble; give up with a reason.
+// The waiting side of GroupCore: look for trouble, follow the chain of waiting ranks, give up with a reason.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
+#include <thread>
 
 #include "base/log.hpp"
+#include "engine/context.hpp"
 #include "engine/group_core.hpp"
 
 namespace moebus::engine {
 
 using base::idx;
+using sync::Field;
+using sync::Line;
+using sync::WordName;
 
 namespace {
 
-constexpr std::chrono::seconds kFirstProgressLine{5};
+// A rank says that it stands still only after a while, and then that it still does: cheap against any limit.
+constexpr std::chrono::milliseconds kFirstBeat{2};
+constexpr std::chrono::milliseconds kBeat{20};
 
-std::string_view to_string(Awaited what) noexcept {
-  switch (what) {
-    case Awaited::arrived:
+std::string_view to_string(Field field) noexcept {
+  switch (field) {
+    case Field::arrived:
       return "to make the call (signal 'arrived')";
-    case Awaited::finished:
+    case Field::finished:
       return "to finish sending its rows (signal 'finished')";
-    case Awaited::rounds:
+    case Field::rounds:
       return "to send the next round of rows (signal 'rounds')";
-    case Awaited::taken:
+    case Field::taken:
       return "to take out a round of rows (signal 'taken')";
   }
   return "";
+}
+
+std::string about(const WordName& word) {
+  switch (word.line) {
+    case Line::direct:
+      return {};
+    case Line::relayed:
+      return fmt::format(", on behalf of rank {}", word.about);
+    case Line::relay:
+      return fmt::format(", between nodes, for rank {}", word.about);
+  }
+  return {};
 }
 
 double seconds(std::chrono::nanoseconds time) noexcept { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
 
-const sync::Word& GroupCore::word(int peer, Awaited what) const noexcept { return word_at(rank_, peer, what); }
-
-const sync::Word& GroupCore::word_at(int owner, int peer, Awaited what) const noexcept {
-  const sync::PeerLine& line = control(owner).from[idx(peer)];
-  switch (what) {
-    case Awaited::arrived:
-      return line.arrived;
-    case Awaited::finished:
-      return line.finished;
-    case Awaited::rounds:
-      return line.rounds;
-    case Awaited::taken:
-      return line.taken;
-  }
-  return line.arrived;
+std::chrono::milliseconds GroupCore::limit_of(const WaitedWord& waited) const noexcept {
+  const bool is_arrival = waited.word.line == Line::direct && waited.word.field == Field::arrived;
+  return std::chrono::milliseconds(is_arrival ? arrival_limit_ms_ : progress_limit_ms_);
 }
 
-bool GroupCore::is_word_there(sync::Word word, const Call& call, Awaited what, std::uint32_t count) const noexcept {
-  switch (what) {
-    case Awaited::arrived:
-    case Awaited::finished: {
-      // Greater or equal: a peer may be one call ahead already; waiting for equality would deadlock.
-      const std::uint32_t epoch = faults_.is_epoch_stale() && what == Awaited::finished ? call.epoch - 1 : call.epoch;
-      return sync::has_reached(word, generation_, epoch) || (epoch == 0 && word == 0);
-    }
-    case Awaited::rounds:
-    case Awaited::taken:
-      return sync::has_counted(word, generation_, call.epoch, count);
-  }
-  return false;
+void GroupCore::note_wait(const WaitedWord& waited, sync::StepKind kind) const noexcept {
+  if (faults_ != nullptr) faults_->at(waited.call.epoch, {kind, waited.word.writer, waited.word.field});
 }
 
-bool GroupCore::is_there(const Call& call, int peer, Awaited what, std::uint32_t count) const noexcept {
-  return is_word_there(sync::load_acquire(word(peer, what)), call, what, count);
-}
-
-std::uint64_t GroupCore::wait(const Call& call, int peer, Awaited what, std::uint32_t count) {
-  if (is_there(call, peer, what, count)) return 0;
-  const auto start = base::Clock::now();
-  for (int spin = 0; spin < policy_.num_spins; ++spin) {
-    sync::pause();
-    if (is_there(call, peer, what, count)) {
-      return static_cast<std::uint64_t>((base::Clock::now() - start).count());
-    }
-  }
-  stand_still(call, peer, what, count);
+std::uint64_t GroupCore::end_wait(const WaitedWord& waited, base::Clock::time_point start) const noexcept {
+  note_wait(waited, sync::StepKind::wait_ends);
   return static_cast<std::uint64_t>((base::Clock::now() - start).count());
 }
 
-void GroupCore::stand_still(const Call& call, int peer, Awaited what, std::uint32_t count) {
-  const auto& limit_ms = what == Awaited::arrived ? arrival_limit_ms_ : progress_limit_ms_;
-  const base::Deadline deadline{std::chrono::milliseconds(limit_ms)};
-  const auto is_ready = [&] { return is_there(call, peer, what, count); };
-  for (int i = 0; i < policy_.num_yields; ++i) {
-    sync::yield();
-    if (is_ready()) return;
-  }
-  sync::ControlBlock& own = control(rank_);
-  const sync::Standstill standstill{
-      static_cast<std::uint8_t>(peer), static_cast<std::uint8_t>(what), call.epoch, count};
-  sync::store_release(own.waiting_for, sync::encode(standstill));
-  auto next_line = kFirstProgressLine;
-  while (!is_ready()) {
-    look_for_trouble(call, peer, what, count, deadline);
-    if (what == Awaited::arrived && deadline.waited() >= next_line) {
-      base::log().warn(describe_wait(call, peer, what, deadline.waited()));
-      next_line *= 2;
-    }
-    sync::sleep_on(own.doorbell, policy_.max_sleep, is_ready);
-  }
-  sync::store_release(own.waiting_for, 0);
+void GroupCore::wake(int peer) noexcept {
+  if (is_mapped(peer)) sync::ring(block(peer).doorbell);
 }
 
-void GroupCore::look_for_trouble(
-    const Call& call, int peer, Awaited what, std::uint32_t count, const base::Deadline& deadline) {
+void GroupCore::look_for_trouble(const WaitedWord& waited, Patience& patience) {
+  if (needs_progress_) transport_->progress();
   look_for_aborts();
-  const transport::PeerStatus status = transport_->peer_status(peer);
-  if (status.state != transport::PeerState::alive && !is_there(call, peer, what, count)) {
+  const int peer = waited.word.writer;
+  const auto is_there = [&] { return waited.context.is_there(waited.call, waited.word, waited.count); };
+  const transport::PeerStatus status = is_cut_off(peer) ? transport::PeerStatus{} : transport_->peer_status(peer);
+  if (status.state != transport::PeerState::alive && !is_there()) {
     // A peer that gave up says why before it leaves: its cause counts, not its leaving.
     look_for_aborts();
     const std::string_view how = status.state == transport::PeerState::closed ? "left the group" : "died";
     poison(ErrorCode::peer_lost,
            peer,
-           fmt::format("rank {} {} ({}) while rank {} waited for it {} in call {} ({})",
+           fmt::format("rank {} {} ({}) while rank {} waited for it {}{} in call {} ({})",
                        peer,
                        how,
                        status.reason,
-                       rank_,
-                       to_string(what),
-                       call.epoch,
-                       engine::to_string(call.operation)));
+                       rank(),
+                       to_string(waited.word.field),
+                       about(waited.word),
+                       waited.call.epoch,
+                       engine::to_string(waited.call.operation)));
   }
-  if (!deadline.is_over() || is_there(call, peer, what, count)) return;
+  const auto time = patience.waited();
+  if (time >= patience.next_beat) tell_standstill(waited, patience);
+  if (waited.word.field == Field::arrived && time >= patience.next_line) {
+    base::log().warn(describe_wait(waited, time));
+    patience.next_line *= 2;
+  }
+  if (time < patience.limit || is_there()) return;
   const int culprit = end_of_chain(peer);
-  std::string text = describe_wait(call, peer, what, deadline.waited());
+  std::string text = describe_wait(waited, time);
   if (culprit != peer) text += fmt::format("; rank {} itself waits for rank {}, where the chain ends", peer, culprit);
   poison(ErrorCode::timeout, culprit, text);
 }
 
 void GroupCore::look_for_aborts() {
-  for (int peer = 0; peer < num_ranks_; ++peer) {
-    if (peer == rank_) continue;
-    const sync::Word word = sync::load_acquire(control(rank_).from[idx(peer)].aborted);
+  for (int peer = 0; peer < num_ranks(); ++peer) {
+    if (peer == rank() || is_cut_off(peer)) continue;
+    const sync::PeerState& state = block(rank()).peer[idx(peer)];
+    const sync::Word word = sync::load_acquire(state.aborted);
     if (word == 0) continue;
     const sync::Abort abort = sync::decode_abort(word);
     poison(static_cast<ErrorCode>(abort.code),
            abort.culprit,
-           fmt::format("rank {} gave the group up: {}", peer, control(rank_).abort_cause[idx(peer)].view()));
+           fmt::format("rank {} gave the group up: {}", peer, state.cause.view()));
   }
+}
+
+// --- Standing still ---
+
+void GroupCore::write_peer_state(int peer, std::size_t offset, sync::Word value) noexcept {
+  if (is_cut_off(peer)) return;
+  const std::size_t at = offsetof(sync::GroupBlock, peer) + idx(rank()) * sizeof(sync::PeerState) + offset;
+  if (std::byte* mapped = block_.peers[idx(peer)]) {
+    sync::store_release(*reinterpret_cast<sync::Word*>(mapped + at), value);
+    return;
+  }
+  transport_->fence(peer);
+  transport_->put_signal(peer, {}, nullptr, 0, {block_.id, at}, value);
+}
+
+void GroupCore::tell_standstill(const WaitedWord& waited, Patience& patience) noexcept {
+  if (patience.waited() < kFirstBeat) return;
+  const sync::Standstill standstill{
+      waited.word, static_cast<std::uint8_t>(waited.context.index()), waited.count};
+  ++patience.beat;
+  const sync::Word since = (sync::Word{waited.call.epoch} << 32) | patience.beat;
+  for (int peer = 0; peer < num_ranks(); ++peer) {
+    if (peer == rank()) continue;
+    write_peer_state(peer, offsetof(sync::PeerState, waits_since), since);
+    write_peer_state(peer, offsetof(sync::PeerState, waits_for), sync::encode(standstill));
+  }
+  patience.next_beat = patience.waited() + kBeat;
+}
+
+void GroupCore::stop_standing_still(const Patience& patience) noexcept {
+  if (patience.beat == 0) return;
+  for (int peer = 0; peer < num_ranks(); ++peer) {
+    if (peer != rank()) write_peer_state(peer, offsetof(sync::PeerState, waits_for), 0);
+  }
+}
+
+bool GroupCore::is_beating(int peer) const noexcept {
+  const sync::PeerState& state = block(rank()).peer[idx(peer)];
+  const sync::Word before = sync::load_acquire(state.waits_since);
+  const base::Deadline deadline(10 * kBeat);
+  while (!deadline.is_over()) {
+    if (sync::load_acquire(state.waits_since) != before) return true;
+    transport_->progress();
+    std::this_thread::sleep_for(kBeat / 4);
+  }
+  return false;
 }
 
 int GroupCore::end_of_chain(int peer) const noexcept {
   int at = peer;
-  for (int hops = 0; hops < num_ranks_; ++hops) {
-    const sync::Word waiting = sync::load_acquire(control(at).waiting_for);
-    if (waiting == 0) return at;
-    const sync::Standstill standstill = sync::decode_standstill(waiting);
-    if (standstill.peer == rank_ || standstill.peer >= num_ranks_) return at;
-    // A rank that was stopped says for ever that it waits. If what it waits for lies there, it is the one that stands
-    // still.
-    const auto what = static_cast<Awaited>(standstill.line_word);
-    const Call call{standstill.epoch, sync::Operation::none, 0};
-    if (is_word_there(sync::load_acquire(word_at(at, standstill.peer, what)), call, what, standstill.count)) return at;
-    at = standstill.peer;
+  for (int hops = 0; hops < num_ranks(); ++hops) {
+    const sync::PeerState& state = block(rank()).peer[idx(at)];
+    const sync::Word waits_for = sync::load_acquire(state.waits_for);
+    if (waits_for == 0 || is_cut_off(at)) return at;
+    const sync::Standstill standstill = sync::decode_standstill(waits_for);
+    const int next = standstill.word.writer;
+    if (next == rank() || next >= num_ranks() || standstill.context >= kMaxContexts) return at;
+    // A rank that was stopped says for ever that it waits. If what it waits for lies there, or it says no more, it is the
+    // one that stands still.
+    const auto& context = contexts_[standstill.context];
+    if (context == nullptr || next == at) return at;
+    if (is_mapped(at)) {
+      const auto epoch = static_cast<std::uint32_t>(sync::load_acquire(state.waits_since) >> 32);
+      if (context->is_there_at(at, {epoch, sync::Operation::none, 0}, standstill.word, standstill.count)) return at;
+    } else if (!is_beating(at)) {
+      return at;
+    }
+    at = next;
   }
   return peer;  // a ring of waiting ranks: nobody is the end
 }
 
-std::string GroupCore::describe_wait(const Call& call, int peer, Awaited what, std::chrono::nanoseconds waited) const {
-  const sync::Word seen = sync::load_acquire(word(peer, what));
-  const bool is_arrival = what == Awaited::arrived;
+std::string GroupCore::describe_wait(const WaitedWord& waited, std::chrono::nanoseconds time) const {
+  const sync::Word seen = waited.context.load(waited.word);
+  const bool is_arrival = limit_of(waited) == std::chrono::milliseconds(arrival_limit_ms_) &&
+                          waited.word.field == Field::arrived && waited.word.line == Line::direct;
   return fmt::format(
-      "rank {} has waited {:.1f} s for rank {} {} in call {} ({}): expected epoch {}, seen {} (word {:016x}); {} limit "
+      "rank {} has waited {:.1f} s for rank {} {}{} in call {} ({}): expected epoch {}, seen {} (word {:016x}); {} limit "
       "{} ms",
-      rank_,
-      seconds(waited),
-      peer,
-      to_string(what),
-      call.epoch,
-      engine::to_string(call.operation),
-      call.epoch,
+      rank(),
+      seconds(time),
+      waited.word.writer,
+      to_string(waited.word.field),
+      about(waited.word),
+      waited.call.epoch,
+      engine::to_string(waited.call.operation),
+      waited.call.epoch,
       static_cast<std::uint32_t>(seen >> 24),
       seen,
       is_arrival ? "arrival" : "progress",
-      is_arrival ? arrival_limit_ms_.load() : progress_limit_ms_.load());
+      limit_of(waited).count());
 }
+
+// --- Giving up ---
 
 void GroupCore::poison(ErrorCode code, int culprit, const std::string& text) {
   Error error(code, text, culprit);
   if (!cause_) cause_ = error;
-  const sync::Abort abort{generation_, epoch_, static_cast<std::uint8_t>(culprit), static_cast<std::uint8_t>(code)};
-  for (int peer = 0; peer < num_ranks_; ++peer) {
-    if (peer == rank_) continue;
-    sync::ControlBlock& block = control(peer);
-    if (sync::load_acquire(block.from[idx(rank_)].aborted) != 0) continue;  // sticky: the first cause stays
-    block.abort_cause[idx(rank_)].set(text);
-    sync::store_release(block.from[idx(rank_)].aborted, sync::encode(abort));
-    sync::ring(block.doorbell);
+  const sync::Abort abort{generation_, 0, static_cast<std::uint8_t>(culprit), static_cast<std::uint8_t>(code)};
+  sync::PeerState& own = block(rank()).peer[idx(rank())];
+  if (sync::load_acquire(own.aborted) == 0) {  // sticky: the first cause stays
+    own.cause.set(text);
+    sync::store_release(own.aborted, sync::encode(abort));
+    for (int peer = 0; peer < num_ranks(); ++peer) {
+      if (peer == rank() || is_cut_off(peer)) continue;
+      const std::size_t at =
+          offsetof(sync::GroupBlock, peer) + idx(rank()) * sizeof(sync::PeerState) + offsetof(sync::PeerState, cause);
+      if (is_mapped(peer)) {
+        block(peer).peer[idx(rank())].cause.set(text);
+      } else {
+        transport_->put(
+            peer, {block_.id, at}, reinterpret_cast<const std::byte*>(&own.cause), sizeof(sync::Note));
+      }
+      write_peer_state(peer, offsetof(sync::PeerState, aborted), sync::encode(abort));
+      wake(peer);
+    }
   }
   throw error;
 }

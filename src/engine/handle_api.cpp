@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "engine/group_core.hpp"
+#include "engine/context.hpp"
 #include "engine/handles.hpp"
 #include "moebus/io.hpp"
 

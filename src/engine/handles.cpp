@@ -6,9 +6,13 @@ namespace {
 
 constexpr int kBeingFreed = -1;
 
-void carve(base::Carver& carver, const model::Shape& shape, HandleSlot& slot) noexcept {
+void carve(base::Carver& carver, const model::Shape& shape, HandleSlot& slot) {
   slot.send.carve(carver, shape);
   slot.receive.carve(carver, shape);
+  slot.relay.carve(carver, shape);
+  const bool is_direct = shape.config.path == Path::throughput && shape.config.delivery == Delivery::direct;
+  if (is_direct) slot.region.carve(carver, shape);
+  slot.plan_digest = shape.plan_digest;
 }
 
 }  // namespace

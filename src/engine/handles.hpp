@@ -9,16 +9,23 @@
 
 #include "base/local_memory.hpp"
 #include "model/receive_plan.hpp"
+#include "model/relay_plan.hpp"
 #include "model/send_plan.hpp"
 
 namespace moebus::engine {
 
 class HandlePool;
 
-/// The plan of one dispatch, on this rank as home (send) and as owner (receive).
+/// The plan of one dispatch, on this rank as home (send), as owner (receive) and as gateway (relay).
 struct HandleSlot {
   model::SendPlan send;
   model::ReceivePlan receive;
+  model::RelayPlan relay;
+  model::RegionPlan region;          ///< direct delivery
+  bool has_region = false;           ///< `region` is filled
+  std::uint64_t plan_digest = 0;     ///< of the exchange that made it
+  std::uint64_t placement_digest = 0;
+  const void* group = nullptr;       ///< identity only
   std::atomic<int> num_holders{0};
   std::shared_ptr<HandlePool> keep_alive;  ///< set while held
 };
@@ -32,10 +39,6 @@ class HandlePool : public std::enable_shared_from_this<HandlePool> {
 
   /// Returns a free slot with one holder, or null.
   [[nodiscard]] HandleSlot* take() noexcept;
-
-  [[nodiscard]] bool owns(const HandleSlot* slot) const noexcept {
-    return slot >= slots_.data() && slot < slots_.data() + slots_.size();
-  }
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(slots_.size()); }
 

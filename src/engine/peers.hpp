@@ -32,6 +32,19 @@ void for_each_peer(int rank, int num_ranks, const Function& function) {
                                            std::byte* memory,
                                            std::int64_t num_slots) noexcept;
 
+/// Calls `function(from, to, stride_bytes)` for each part of two slot arrays of the same format.
+template <class Function>
+void for_each_part(const model::DispatchRowFormat& format,
+                   const backend::RowArrays& from,
+                   const backend::RowArrays& to,
+                   const Function& function) {
+  function(from.tokens, to.tokens, from.token_stride_bytes);
+  if (format.scales_bytes > 0) function(from.scales, to.scales, from.scale_row_stride_bytes);
+  for (std::size_t s = 0; s < kMaxSideTensors; ++s) {
+    if (format.side_bytes[s] > 0) function(from.side[s], to.side[s], from.side_stride_bytes[s]);
+  }
+}
+
 /// The caller's result tensors as rows.
 [[nodiscard]] backend::RowArrays output_rows(const model::Shape& shape, const DispatchOutput& output) noexcept;
 

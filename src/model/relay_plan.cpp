@@ -66,6 +66,13 @@ std::size_t list_forwards(const Shape& /*shape*/,
   return num;
 }
 
+std::uint64_t count_relay_rows(const RelayPlan& plan, int neighbour) noexcept {
+  const auto sets = plan.rank_set.first(idx(plan.first_row[plan.served.size()]));
+  const auto num = std::count_if(
+      sets.begin(), sets.end(), [&](std::uint64_t set) { return ((set >> neighbour) & 1) != 0; });
+  return static_cast<std::uint64_t>(num);
+}
+
 RowRange relay_rows_of_tokens(const RelayPlan& plan,
                               int index,
                               std::int64_t first_token,

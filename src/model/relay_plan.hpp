@@ -50,6 +50,9 @@ void plan_relay(const Shape& shape,
                                         std::int64_t round_first,
                                         std::span<RowMove> moves) noexcept;
 
+/// Returns how many relay rows `neighbour` needs, of all sources.
+[[nodiscard]] std::uint64_t count_relay_rows(const RelayPlan& plan, int neighbour) noexcept;
+
 /// Returns the relay rows of served source `index` whose token is in [first_token, last_token).
 [[nodiscard]] RowRange relay_rows_of_tokens(const RelayPlan& plan,
                                             int index,

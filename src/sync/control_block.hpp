@@ -1,7 +1,8 @@
-// Control block: the signals of one rank, written by its peers. Lies apart from windows, where no caller can reach it.
+// Control blocks: the signals of one rank, written by its peers. They lie apart from windows, where no caller can reach
+// them: one block a group (who gave up, who stands still), one a context (words and headers of calls).
 // Room: sync · host+device layout.
-// Source: [engines-note] section 8: one 128-byte line per slot and direction; waiter flag so that a poster can skip the
-// system call.
+// Source: [engines-note] section 8: one writer a line, so that no two ranks share one; waiter flag so that a poster can
+// skip the system call.
 
 #pragma once
 
@@ -19,18 +20,6 @@ namespace moebus::sync {
 /// Text of a refusal or an abort, for people; always ends with a zero byte.
 inline constexpr std::size_t kNoteBytes = 512;
 
-/// What one peer (the only writer) tells this rank.
-struct alignas(128) PeerLine {
-  Word arrived = 0;   ///< Signal: the peer has made the call; its tables or counts lie ready
-  Word finished = 0;  ///< Signal: all the peer's rows of the call lie ready
-  Word rounds = 0;    ///< counted: rounds of rows that lie ready (staged calls)
-  Word taken = 0;     ///< counted: rounds of this rank's rows that the peer has taken out
-  Word aborted = 0;   ///< generation 8 | epoch 32 | culprit 8 | code 8: the peer gave the group up; sticky
-  std::array<Word, 11> unused{};
-};
-
-static_assert(sizeof(PeerLine) == 128);
-
 struct Note {
   std::array<char, kNoteBytes> text{};
 
@@ -45,9 +34,50 @@ struct Note {
   [[nodiscard]] std::string_view view() const noexcept { return {text.data(), ::strnlen(text.data(), kNoteBytes)}; }
 };
 
-/// What a peer says of one call before it signals arrival. Two of them, by the epoch's parity: the signal words of a
+// --- Words of a context ---
+
+/// The words of one line, in their order there.
+enum class Field : std::uint8_t {
+  arrived,   ///< Signal: the call was made; its header and tables lie ready
+  finished,  ///< Signal: all rows of the call lie ready
+  rounds,    ///< counted: rounds of rows that lie ready
+  taken      ///< counted: rounds that were taken out, so that their place is free
+};
+
+inline constexpr std::size_t kNumFields = 4;
+
+/// Who tells whose words to whom.
+enum class Line : std::uint8_t {
+  direct,   ///< a peer, of itself
+  relayed,  ///< this node's gateway for a peer of another node, on its behalf
+  relay     ///< a neighbour to its gateway, of rows that pass through it from or to another node
+};
+
+/// Identifies a word of a rank's context block. One writer each.
+struct WordName {
+  Line line = Line::direct;
+  Field field = Field::arrived;
+  std::uint8_t about = 0;   ///< rank whose call, rows or places it speaks of
+  std::uint8_t writer = 0;  ///< rank that writes it; direct: the same as `about`
+
+  friend bool operator==(const WordName&, const WordName&) = default;
+};
+
+struct alignas(64) WordLine {
+  std::array<Word, kNumFields> words{};
+  std::array<Word, 4> unused{};
+};
+
+/// Words of one neighbour about one far rank, at the gateway between them. No cache line of its own: a gateway looks at
+/// all neighbours of one far rank in one go.
+struct RelayLine {
+  Word rounds = 0;
+  Word taken = 0;
+};
+
+/// What is said of one call before its arrival is signalled. Two of them, by the epoch's parity: the signal words of a
 /// peer that is one call ahead are already the next call's, so a refusal that lay in the word alone could be overtaken
-/// unread.
+/// unread (tests/model/refusal.pml).
 struct alignas(64) CallHeader {
   std::uint64_t digest = 0;
   std::uint32_t epoch = 0;
@@ -57,6 +87,37 @@ struct alignas(64) CallHeader {
   Note refusal;             ///< written only with is_refused
 };
 
+/// Bytes of a header that say everything if nothing is refused.
+inline constexpr std::size_t kBareHeaderBytes = offsetof(CallHeader, refusal);
+
+struct ContextBlock {
+  std::array<WordLine, kMaxRanks> direct;                         // [peer]
+  std::array<WordLine, kMaxRanks> relayed;                        // [peer of another node]
+  std::array<std::array<CallHeader, kMaxRanks>, 2> call;          // [parity][source]
+  std::array<std::array<RelayLine, kMaxRanks>, kMaxRanks> relay;  // [far rank][neighbour]
+};
+
+[[nodiscard]] constexpr std::size_t offset_of(const WordName& name) noexcept {
+  const std::size_t field = static_cast<std::size_t>(name.field) * sizeof(Word);
+  switch (name.line) {
+    case Line::direct:
+      return offsetof(ContextBlock, direct) + name.about * sizeof(WordLine) + field;
+    case Line::relayed:
+      return offsetof(ContextBlock, relayed) + name.about * sizeof(WordLine) + field;
+    case Line::relay:
+      break;
+  }
+  const std::size_t line = (std::size_t{name.about} * kMaxRanks + name.writer) * sizeof(RelayLine);
+  return offsetof(ContextBlock, relay) + line + (name.field == Field::rounds ? 0 : sizeof(Word));
+}
+
+[[nodiscard]] constexpr std::size_t offset_of_header(std::uint32_t epoch, int source) noexcept {
+  return offsetof(ContextBlock, call) +
+         ((epoch % 2) * kMaxRanks + static_cast<std::size_t>(source)) * sizeof(CallHeader);
+}
+
+// --- The group's block ---
+
 /// Wakes a sleeping rank. `sleepers` is set by the owner before it sleeps; a poster that sees it bumps `bell` and
 /// wakes.
 struct alignas(128) Doorbell {
@@ -64,17 +125,20 @@ struct alignas(128) Doorbell {
   std::uint32_t bell = 0;
 };
 
-struct ControlBlock {
-  Doorbell doorbell;
-  /// A Standstill, written by the owner while it stands still; 0 = it does not. Lets others follow a chain of waiting
-  /// ranks to its end, so that a time-out names the culprit and not its first victim.
-  alignas(128) Word waiting_for = 0;
-  std::array<PeerLine, kMaxRanks> from;                   // [source rank]
-  std::array<std::array<CallHeader, kMaxRanks>, 2> call;  // [parity][source rank]
-  std::array<Note, kMaxRanks> abort_cause;                // [source rank]
+/// Where a peer stands still, and that it gave up. Lets a rank whose time is over follow the chain of waiting ranks to
+/// its end, so that it names the culprit and not its first victim.
+struct alignas(64) PeerState {
+  Word waits_for = 0;     ///< Standstill; 0 = does not stand still
+  Word waits_since = 0;   ///< epoch 32 | beat 32: goes on while the peer lives and waits
+  Word aborted = 0;       ///< Abort; sticky
+  std::array<Word, 5> unused{};
+  Note cause;             ///< written before `aborted`
 };
 
-static_assert(offsetof(ControlBlock, from) == 256);
+struct GroupBlock {
+  Doorbell doorbell;
+  std::array<PeerState, kMaxRanks> peer;  // [writer]
+};
 
 /// An abort word: who gave up, because of whom.
 struct Abort {
@@ -97,26 +161,30 @@ struct Abort {
           static_cast<std::uint8_t>(word >> 8)};
 }
 
-/// What a rank stands still for: a word of `peer` in its own control block, identified by `line_word` (see engine),
-/// `epoch` and `count`. Layout: count 22 | epoch 32 | line word 2 | peer + 1 in 8.
+/// What a rank stands still for: a word of its own context block, to reach `count` if it counts.
+/// Layout: count 24 | context 8 | field 4 | line 4 | about 8 | writer 8 | written 8.
 struct Standstill {
-  std::uint8_t peer = 0;
-  std::uint8_t line_word = 0;
-  std::uint32_t epoch = 0;
+  WordName word;
+  std::uint8_t context = 0;
   std::uint32_t count = 0;
 };
 
 [[nodiscard]] constexpr Word encode(const Standstill& standstill) noexcept {
-  return (Word{standstill.count & 0x3FFFFF} << 42) | (Word{standstill.epoch} << 10) |
-         (Word{standstill.line_word & 3U} << 8) | (Word{standstill.peer} + 1);
+  return (Word{standstill.count & 0xFFFFFF} << 40) | (Word{standstill.context} << 32) |
+         (Word{static_cast<std::uint8_t>(standstill.word.field)} << 28) |
+         (Word{static_cast<std::uint8_t>(standstill.word.line)} << 24) | (Word{standstill.word.about} << 16) |
+         (Word{standstill.word.writer} << 8) | 1;
 }
 
-/// `word` is not 0.
 [[nodiscard]] constexpr Standstill decode_standstill(Word word) noexcept {
-  return {static_cast<std::uint8_t>((word & 0xFF) - 1),
-          static_cast<std::uint8_t>((word >> 8) & 3),
-          static_cast<std::uint32_t>(word >> 10),
-          static_cast<std::uint32_t>(word >> 42)};
+  Standstill standstill;
+  standstill.count = static_cast<std::uint32_t>(word >> 40);
+  standstill.context = static_cast<std::uint8_t>(word >> 32);
+  standstill.word.field = static_cast<Field>((word >> 28) & 3);
+  standstill.word.line = static_cast<Line>((word >> 24) & 3);
+  standstill.word.about = static_cast<std::uint8_t>(word >> 16);
+  standstill.word.writer = static_cast<std::uint8_t>(word >> 8);
+  return standstill;
 }
 
 }  // namespace moebus::sync

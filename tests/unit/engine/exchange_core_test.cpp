@@ -15,18 +15,18 @@ ExchangeConfig deepseek_config() {
 }
 
 TEST(BytesNeeded, RegistersAtMostThirtyTwoMebibytesForEightRanksSignalsIncluded) {
-  const BytesNeeded bytes = ExchangeCore::bytes_needed(deepseek_config(), 8);
+  const BytesNeeded bytes = ExchangeCore::bytes_needed(deepseek_config(), model::GroupFacts::one_node(8));
   const auto window = model::window_layout(model::make_shape(deepseek_config(), 8)).bytes.total();
-  EXPECT_EQ(bytes.registered, window + sizeof(sync::ControlBlock));
+  EXPECT_EQ(bytes.registered, window + sizeof(sync::ContextBlock) + sizeof(sync::GroupBlock));
   EXPECT_LE(bytes.registered, std::size_t{32} << 20);
   EXPECT_EQ(bytes.pinned, 0U);
 }
 
 TEST(BytesNeeded, CountsResultsOnceWhereverTheyLie) {
   ExchangeConfig config = deepseek_config();
-  const auto latency = ExchangeCore::bytes_needed(config, 2);
+  const auto latency = ExchangeCore::bytes_needed(config, model::GroupFacts::one_node(2));
   config.caller_results = true;
-  const auto callers = ExchangeCore::bytes_needed(config, 2);
+  const auto callers = ExchangeCore::bytes_needed(config, model::GroupFacts::one_node(2));
   const auto result = model::result_layout(model::make_shape(config, 2)).total_bytes;
   EXPECT_EQ(callers.registered, latency.registered);
   EXPECT_EQ(latency.local - callers.local, result + 128 * 7168 * 2);  // and the result of combine
@@ -36,7 +36,7 @@ TEST(BytesNeeded, RefusesAWrongConfigurationWithItsReason) {
   ExchangeConfig config = deepseek_config();
   config.num_topk = 65;
   try {
-    static_cast<void>(ExchangeCore::bytes_needed(config, 2));
+    static_cast<void>(ExchangeCore::bytes_needed(config, model::GroupFacts::one_node(2)));
     FAIL() << "top-65 was taken";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);

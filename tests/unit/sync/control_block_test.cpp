@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <set>
 #include <string>
 
 namespace moebus::sync {
@@ -53,32 +55,67 @@ TEST(Note, IsNeverReadPastItsEndWhateverAPeerWroteThere) {
   EXPECT_EQ(memory.note.view(), std::string(kNoteBytes, 'z'));
 }
 
-TEST(ControlBlock, IsInItsInitialStateWhenAllZero) {
+TEST(ContextBlock, IsInItsInitialStateWhenAllZero) {
   // Registered memory is handed out zeroed and never constructed.
-  const ControlBlock block{};
-  const auto* bytes = reinterpret_cast<const unsigned char*>(&block.from);
-  EXPECT_TRUE(std::all_of(bytes, bytes + sizeof(block.from), [](unsigned char byte) { return byte == 0; }));
-  EXPECT_EQ(block.call[1][kMaxRanks - 1].refusal.view(), "");
-  EXPECT_EQ(block.doorbell.sleepers, 0U);
-  EXPECT_EQ(block.waiting_for, 0U);
+  const auto block = std::make_unique<ContextBlock>();
+  const auto* bytes = reinterpret_cast<const unsigned char*>(block.get());
+  EXPECT_TRUE(std::all_of(bytes, bytes + sizeof(ContextBlock), [](unsigned char byte) { return byte == 0; }));
 }
 
-TEST(ControlBlock, GivesEveryWriterLinesOfItsOwn) {
-  static_assert(sizeof(PeerLine) % 64 == 0 && alignof(PeerLine) >= 64);
+TEST(GroupBlock, IsInItsInitialStateWhenAllZero) {
+  const auto block = std::make_unique<GroupBlock>();
+  EXPECT_EQ(block->peer[kMaxRanks - 1].cause.view(), "");
+  EXPECT_EQ(block->peer[0].aborted, 0U);
+  EXPECT_EQ(block->doorbell.sleepers, 0U);
+  static_assert(offsetof(GroupBlock, peer) >= 64);
+}
+
+TEST(ContextBlock, GivesEveryWriterLinesOfItsOwn) {
+  static_assert(sizeof(WordLine) % 64 == 0 && alignof(WordLine) >= 64);
   static_assert(sizeof(CallHeader) % 64 == 0 && alignof(CallHeader) >= 64);
-  EXPECT_GE(offsetof(ControlBlock, waiting_for), offsetof(ControlBlock, doorbell) + 64);
-  EXPECT_GE(offsetof(ControlBlock, from), offsetof(ControlBlock, waiting_for) + 64);
+  static_assert(sizeof(PeerState) % 64 == 0 && alignof(PeerState) >= 64);
+}
+
+TEST(WordName, NamesEveryWordOnceAndInsideTheBlock) {
+  std::set<std::size_t> offsets;
+  const auto add = [&](const WordName& name) {
+    const std::size_t offset = offset_of(name);
+    EXPECT_EQ(offset % sizeof(Word), 0U);
+    EXPECT_LE(offset + sizeof(Word), sizeof(ContextBlock));
+    EXPECT_TRUE(offsets.insert(offset).second) << offset;
+  };
+  for (int about = 0; about < kMaxRanks; ++about) {
+    const auto rank = static_cast<std::uint8_t>(about);
+    for (const Field field : {Field::arrived, Field::finished, Field::rounds, Field::taken}) {
+      add({Line::direct, field, rank, rank});
+      add({Line::relayed, field, rank, 0});
+    }
+    for (const Field field : {Field::rounds, Field::taken}) {
+      for (int writer = 0; writer < kMaxRanks; ++writer) {
+        add({Line::relay, field, rank, static_cast<std::uint8_t>(writer)});
+      }
+    }
+  }
+}
+
+TEST(WordName, LiesApartFromHeaders) {
+  for (const std::uint32_t epoch : {0U, 1U, 0xFFFFFFFFU}) {
+    EXPECT_GE(offset_of_header(epoch, 0), offsetof(ContextBlock, call));
+    EXPECT_LE(offset_of_header(epoch, kMaxRanks - 1) + sizeof(CallHeader), offsetof(ContextBlock, relay));
+  }
+  EXPECT_NE(offset_of_header(1, 5), offset_of_header(2, 5));
+  EXPECT_EQ(offset_of_header(1, 5), offset_of_header(3, 5));
 }
 
 TEST(Standstill, SurvivesItsWord) {
-  for (const Standstill& one :
-       {Standstill{0, 0, 0, 0}, Standstill{63, 3, 0xFFFFFFFF, 0x3FFFFF}, Standstill{7, 2, 41, 5}}) {
+  for (const Standstill& one : {Standstill{{Line::direct, Field::arrived, 0, 0}, 0, 0},
+                                Standstill{{Line::relay, Field::taken, 63, 62}, 7, 0xFFFFFF},
+                                Standstill{{Line::relayed, Field::rounds, 7, 2}, 1, 5}}) {
     const Word word = encode(one);
     EXPECT_NE(word, 0U);
     const Standstill back = decode_standstill(word);
-    EXPECT_EQ(back.peer, one.peer);
-    EXPECT_EQ(back.line_word, one.line_word);
-    EXPECT_EQ(back.epoch, one.epoch);
+    EXPECT_EQ(back.word, one.word);
+    EXPECT_EQ(back.context, one.context);
     EXPECT_EQ(back.count, one.count);
   }
 }

@@ -1,0 +1,96 @@
+// Flows: streams of rounds that run side by side in one call. A rank advances whichever can move and stands still only
+// when none can: waiting for one while another could move would let ranks wait for each other in a ring
+// (tests/model/throughput.pml). Room: engine · host.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "moebus/types.hpp"
+#include "sync/control_block.hpp"
+
+namespace moebus::engine {
+
+/// What a flow's next round waits for: a word of this rank's block, and the count that it must reach.
+struct Blocker {
+  sync::WordName word;
+  std::uint32_t count = 0;
+  bool is_own = false;  ///< no word: another flow of this rank must move first
+};
+
+struct Flow {
+  enum class Kind : std::uint8_t {
+    send,  ///< own rows to `peer` (combine: for the home `peer`)
+    take,  ///< rows of source `peer` (combine: sums of own tokens)
+    relay  ///< rows that pass through here from (combine: to) the far rank with index `peer` among those served
+  };
+
+  Kind kind = Kind::send;
+  int peer = 0;
+  std::int64_t next = 0;  ///< round
+  std::int64_t end = 0;
+};
+
+/// The flows of one call.
+class FlowList {
+ public:
+  void add(Flow::Kind kind, int peer, std::int64_t num_rounds) noexcept {
+    if (num_rounds > 0) flows_[num_++] = {kind, peer, 0, num_rounds};
+  }
+
+  void clear() noexcept { num_ = 0; }
+
+  [[nodiscard]] Flow* begin() noexcept { return flows_.data(); }
+
+  [[nodiscard]] Flow* end() noexcept { return flows_.data() + num_; }
+
+  [[nodiscard]] const Flow* begin() const noexcept { return flows_.data(); }
+
+  [[nodiscard]] const Flow* end() const noexcept { return flows_.data() + num_; }
+
+  /// Returns the next round of a flow; its end, or 0, if there is none such.
+  [[nodiscard]] std::int64_t next_of(Flow::Kind kind, int peer) const noexcept {
+    for (const Flow& flow : *this) {
+      if (flow.kind == kind && flow.peer == peer) return flow.next;
+    }
+    return 0;
+  }
+
+ private:
+  std::array<Flow, std::size_t{3} * kMaxRanks> flows_{};
+  std::size_t num_ = 0;
+};
+
+/// Runs flows to their ends. `blocker(flow)` tells what the flow's next round waits for, nothing if it can go; `step(flow)`
+/// makes that round; `stand_still(blocker, is_any_free)` waits.
+template <class BlockerOf, class Step, class StandStill>
+void run_flows(FlowList& flows, const BlockerOf& blocker, const Step& step, const StandStill& stand_still) {
+  for (;;) {
+    bool has_moved = false;
+    const Flow* waiting = nullptr;
+    for (Flow& flow : flows) {
+      if (flow.next == flow.end) continue;
+      if (const auto blocked = blocker(flow)) {
+        if (waiting == nullptr && !blocked->is_own) waiting = &flow;
+        continue;
+      }
+      step(flow);
+      ++flow.next;
+      has_moved = true;
+    }
+    if (has_moved) continue;
+    if (waiting == nullptr) return;
+    const std::optional<Blocker> first = blocker(*waiting);
+    if (!first || first->is_own) continue;
+    stand_still(*first, [&] {
+      for (const Flow& flow : flows) {
+        if (flow.next < flow.end && !blocker(flow)) return true;
+      }
+      return false;
+    });
+  }
+}
+
+}  // namespace moebus::engine
