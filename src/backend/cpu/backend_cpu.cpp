@@ -5,7 +5,7 @@
 
 #include "backend/cpu/copy.hpp"
 #include "backend/cpu/float_mode.hpp"
-#include "backend/cpu/kernels.hpp"
+#include "backend/cpu/processor.hpp"
 #include "backend/cpu/rows.hpp"
 #include "backend/cpu/sum.hpp"
 #include "moebus/error.hpp"
@@ -13,25 +13,6 @@
 namespace moebus::backend {
 
 namespace {
-
-Kernels kernels_of(SimdLevel level) noexcept {
-  switch (level) {
-    case SimdLevel::scalar:
-      return {};  // no kernel: everything is left over for the scalar code
-    case SimdLevel::avx2:
-      return {cast_groups_f32_avx2, cast_groups_ue8m0_avx2, sum_bf16_avx2, sum_f16_avx2, sum_f32_avx2, copy_lines_avx2};
-    case SimdLevel::avx512: {
-      const bool has_vbmi = __builtin_cpu_supports("avx512vbmi") != 0;
-      return {has_vbmi ? cast_groups_f32_avx512_vbmi : cast_groups_f32_avx512,
-              has_vbmi ? cast_groups_ue8m0_avx512_vbmi : cast_groups_ue8m0_avx512,
-              sum_bf16_avx512,
-              sum_f16_avx512,
-              sum_f32_avx512,
-              copy_lines_avx512};
-    }
-  }
-  return {};
-}
 
 class CpuBackend final : public Backend {
  public:

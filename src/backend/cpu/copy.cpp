@@ -1,8 +1,10 @@
 #include "backend/cpu/copy.hpp"
 
-#include <xmmintrin.h>
-
 #include <cstring>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 namespace moebus::backend {
 
@@ -10,7 +12,7 @@ void read_soon(const std::byte* address, std::size_t size_bytes) noexcept {
   // Counts in integers: what is only a hint may lie outside of any array.
   const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(address);
   for (std::uintptr_t line = first; line < first + size_bytes; line += kLineBytes) {
-    _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0);
+    __builtin_prefetch(reinterpret_cast<const char*>(line));
   }
 }
 
@@ -35,6 +37,10 @@ void zero_bytes(std::byte* dst, std::size_t size_bytes) noexcept {
   if (size_bytes > 0) std::memset(dst, 0, size_bytes);
 }
 
-void fence_streams() noexcept { _mm_sfence(); }
+void fence_streams() noexcept {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif  // elsewhere no kernel writes past the caches
+}
 
 }  // namespace moebus::backend

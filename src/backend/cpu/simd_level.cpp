@@ -31,21 +31,6 @@ std::string_view to_string(SimdLevel level) noexcept {
   return "unknown";
 }
 
-bool has_simd_level(SimdLevel level) noexcept {
-  const bool has_avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  switch (level) {
-    case SimdLevel::scalar:
-      return true;
-    case SimdLevel::avx2:
-      return has_avx2;
-    case SimdLevel::avx512:
-      return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  }
-  return false;
-}
-
 SimdLevel best_simd_level() {
   const auto wanted = base::env("MOEBUS_SIMD");
   if (!wanted) return highest_level();

@@ -12,7 +12,7 @@ enum class SimdLevel : std::uint8_t { scalar, avx2, avx512 };
 
 std::string_view to_string(SimdLevel level) noexcept;
 
-/// True if this CPU and its system run that level.
+/// True if this build has that level, and this CPU and its system run it. Its bodies are in processor_*.cpp.
 [[nodiscard]] bool has_simd_level(SimdLevel level) noexcept;
 
 /// Returns the level named by MOEBUS_SIMD (scalar, avx2 or avx512), else the highest that this CPU has.

@@ -10,38 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/processor.hpp"
 #include "backend/cpu/rows.hpp"
-#include "backend/cpu/simd_level.hpp"
 #include "model/codec.hpp"
 
 namespace moebus::backend {
 namespace {
 
 constexpr std::array kWidths{1, 7, 31, 32, 33, 64, 127, 128, 129, 511, 512, 513, 2880, 4096, 4100, 7168, 9999};
-
-/// Cast kernels that this CPU can run.
-struct NamedKernels {
-  std::string name;
-  Kernels kernels;
-};
-
-std::vector<NamedKernels> vector_kernels() {
-  const auto casts = [](CastGroups f32, CastGroups ue8m0) {
-    Kernels kernels{};
-    kernels.cast_f32 = f32;
-    kernels.cast_ue8m0 = ue8m0;
-    return kernels;
-  };
-  std::vector<NamedKernels> all;
-  if (has_simd_level(SimdLevel::avx2)) all.push_back({"avx2", casts(cast_groups_f32_avx2, cast_groups_ue8m0_avx2)});
-  if (has_simd_level(SimdLevel::avx512)) {
-    all.push_back({"avx512", casts(cast_groups_f32_avx512, cast_groups_ue8m0_avx512)});
-    if (__builtin_cpu_supports("avx512vbmi")) {
-      all.push_back({"avx512 with VBMI", casts(cast_groups_f32_avx512_vbmi, cast_groups_ue8m0_avx512_vbmi)});
-    }
-  }
-  return all;
-}
 
 /// Casts one row that starts `shift` bytes into its memory; returns codes, then scales.
 std::vector<std::byte> cast_of(const Kernels& kernels,
@@ -68,7 +44,7 @@ std::vector<std::byte> cast_of(const Kernels& kernels,
 void expect_scalar_cast(const std::vector<std::uint16_t>& row, const std::string& what, int shift = 0) {
   for (const ScaleFormat scales : {ScaleFormat::f32, ScaleFormat::ue8m0}) {
     const auto expected = cast_of(Kernels{}, scales, row, shift);
-    for (const NamedKernels& vectors : vector_kernels()) {
+    for (const NamedKernels& vectors : runnable_kernels()) {
       const auto seen = cast_of(vectors.kernels, scales, row, shift);
       const auto differs = std::mismatch(seen.begin(), seen.end(), expected.begin()).first - seen.begin();
       ASSERT_TRUE(seen == expected) << what << ", " << vectors.name << ", " << to_string(scales)
@@ -100,7 +76,7 @@ TEST(Cast, ClearsTheBytesOfAScaleWordPastTheLastBlock) {
     const std::vector<std::uint16_t> row(static_cast<std::size_t>(width), 0x3F80);
     const auto num_blocks = (row.size() + 127) / 128;
     const auto num_bytes = (num_blocks + 3) / 4 * 4;
-    for (const NamedKernels& vectors : vector_kernels()) {
+    for (const NamedKernels& vectors : runnable_kernels()) {
       const auto seen = cast_of(vectors.kernels, ScaleFormat::ue8m0, row, 0);
       ASSERT_EQ(seen.size(), row.size() + num_bytes);
       for (std::size_t b = 0; b < num_bytes; ++b) {

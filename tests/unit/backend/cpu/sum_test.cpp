@@ -1,7 +1,6 @@
 #include "backend/cpu/sum.hpp"
 
 #include <gtest/gtest.h>
-#include <xmmintrin.h>
 
 #include <array>
 #include <cmath>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "backend/cpu/backend_cpu.hpp"
+#include "backend/cpu/float_mode.hpp"
 #include "model/codec.hpp"
 
 namespace moebus::backend {
@@ -147,10 +147,10 @@ TEST(SumLevels, KeepSubnormalsWhenTheCallersThreadFlushesThem) {
   std::vector<SimdLevel> levels = vector_levels();
   levels.push_back(SimdLevel::scalar);
   for (const SimdLevel level : levels) {
-    const unsigned before = _mm_getcsr();
-    _mm_setcsr(before | 0x8040U);  // flush to zero, subnormals are zero
+    const std::uint64_t before = FloatControl::get();
+    FloatControl::set(before | FloatControl::kFlushes);
     const auto output = sum_of(level, input, false, 0);
-    _mm_setcsr(before);
+    FloatControl::set(before);
     float first = 0;
     std::memcpy(&first, output.data(), 4);
     EXPECT_EQ(first, 0x1p-148F) << to_string(level);
