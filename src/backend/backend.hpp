@@ -70,6 +70,31 @@ struct SumJob {
   Stores stores = Stores::cached;
 };
 
+/// Rows multiplied where they lie: each element of row row[i] becomes factor[i] * element, in float32 and rounded once;
+/// a NaN becomes canonical.
+struct ScaleJob {
+  DType dtype = DType::bf16;  ///< bf16, f16 or f32
+  int hidden = 0;
+  std::byte* rows = nullptr;  ///< row r at rows + r * stride_bytes
+  std::int64_t stride_bytes = 0;
+  std::span<const std::int32_t> row;  ///< no row twice
+  const float* factor = nullptr;      // [row.size()]
+};
+
+/// Dot products: dot[i] = <left row row[i], right row row[i]> in float32. 16 partial sums from +0: sum j takes columns
+/// j, j + 16, j + 32, ... by fma, ascending; then sum j += sum j + 8 for j < 8, the same with 4, 2 and 1. A NaN becomes
+/// canonical.
+struct DotJob {
+  DType dtype = DType::bf16;  ///< of both: bf16, f16 or f32
+  int hidden = 0;
+  const std::byte* left = nullptr;
+  std::int64_t left_stride_bytes = 0;
+  const std::byte* right = nullptr;
+  std::int64_t right_stride_bytes = 0;
+  std::span<const std::int32_t> row;
+  float* dot = nullptr;  // [row.size()]
+};
+
 /// What a backend does; all of it on the calling thread (host) and without failing: sizes were checked before.
 /// When a call returns, a release store by the caller publishes what it wrote (streaming stores are fenced inside).
 ///
@@ -119,6 +144,10 @@ class Backend {
   virtual void copy_bytes(std::byte* sink, const std::byte* source, std::size_t size_bytes) noexcept = 0;
 
   virtual void sum(const SumJob& job) noexcept = 0;
+
+  virtual void scale_rows(const ScaleJob& job) noexcept = 0;
+
+  virtual void dot_rows(const DotJob& job) noexcept = 0;
 };
 
 }  // namespace moebus::backend

@@ -372,6 +372,8 @@ TEST_P(BackendContract, TakesNoRowsWithNullAddresses) {
   backend_->zero_rows(format, {}, 0, 0);
   backend_->copy_bytes(nullptr, nullptr, 0);
   backend_->sum(SumJob{});
+  backend_->scale_rows(ScaleJob{});
+  backend_->dot_rows(DotJob{});
   SUCCEED() << "a crash is the failure";
 }
 
@@ -520,6 +522,111 @@ TEST_P(BackendContract, GivesPlusZeroWithoutTermsAndForMinusZeroAlone) {
   job.output_stride_bytes = kHidden * 2;
   backend_->sum(job);
   EXPECT_THAT(output, testing::Each(0));
+}
+
+/// Rows of one summable type with a gap behind each; the values are known as floats, exactly.
+class FloatRows {
+ public:
+  FloatRows(DType dtype, int hidden, std::int32_t num_rows, std::mt19937& random)
+      : dtype_(dtype),
+        hidden_(hidden),
+        stride_(static_cast<std::size_t>(hidden) * size_of(dtype) + 6),
+        memory_(static_cast<std::size_t>(num_rows) * stride_) {
+    memory_.fill(std::byte{0x5A});
+    std::normal_distribution<float> normal;
+    for (std::int32_t r = 0; r < num_rows; ++r) {
+      for (int c = 0; c < hidden; ++c) {
+        const std::uint32_t bits = rounded(normal(random));
+        std::memcpy(element(r, c), &bits, size_of(dtype));
+      }
+    }
+  }
+
+  std::uint32_t rounded(float value) const {
+    if (dtype_ == DType::bf16) return model::bf16_from_f32(value);
+    return dtype_ == DType::f16 ? model::f16_from_f32(value) : model::bits_of(model::canonical_f32(value));
+  }
+
+  std::uint32_t bits(std::int32_t r, int c) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, element(r, c), size_of(dtype_));
+    return bits;
+  }
+
+  float value(std::int32_t r, int c) {
+    const std::uint32_t pattern = bits(r, c);
+    if (dtype_ == DType::bf16) return model::f32_from_bf16(static_cast<std::uint16_t>(pattern));
+    return dtype_ == DType::f16 ? model::f32_from_f16(static_cast<std::uint16_t>(pattern)) : model::float_of(pattern);
+  }
+
+  std::byte* rows() { return memory_.begin(); }
+
+  std::int64_t stride_bytes() const { return static_cast<std::int64_t>(stride_); }
+
+  /// True if nothing was written behind row `r`.
+  bool is_gap_whole(std::int32_t r) {
+    const std::byte* const gap = element(r, hidden_);
+    return memory_.is_whole() && std::all_of(gap, gap + 6, [](std::byte b) { return b == std::byte{0x5A}; });
+  }
+
+ private:
+  std::byte* element(std::int32_t r, int c) {
+    return memory_.begin() + static_cast<std::size_t>(r) * stride_ + static_cast<std::size_t>(c) * size_of(dtype_);
+  }
+
+  DType dtype_;
+  int hidden_;
+  std::size_t stride_;
+  Guarded memory_;
+};
+
+TEST_P(BackendContract, MultipliesTheRowsOfAListWithOneRoundingAndLeavesTheOthers) {
+  constexpr std::int32_t kRows = 7;
+  const std::vector<std::int32_t> list{5, 0, 3};
+  const std::vector<float> factors{0.3F, -1.7F, 0.0F};
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+    for (const int hidden : {1, 7, 64, 2881}) {
+      FloatRows rows(dtype, hidden, kRows, random_);
+      FloatRows before = rows;
+      backend_->scale_rows({dtype, hidden, rows.rows(), rows.stride_bytes(), list, factors.data()});
+      for (std::int32_t r = 0; r < kRows; ++r) {
+        const auto at = std::find(list.begin(), list.end(), r);
+        for (int c = 0; c < hidden; ++c) {
+          const float product = at != list.end()
+                                    ? factors[static_cast<std::size_t>(at - list.begin())] * before.value(r, c)
+                                    : before.value(r, c);
+          ASSERT_EQ(rows.bits(r, c), before.rounded(product)) << to_string(dtype) << " row " << r << " column " << c;
+        }
+        EXPECT_TRUE(rows.is_gap_whole(r)) << r;
+      }
+    }
+  }
+}
+
+TEST_P(BackendContract, FormsDotProductsInTheGivenOrder) {
+  const std::vector<std::int32_t> list{2, 4, 2, 0};
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+    for (const int hidden : {1, 15, 16, 33, 700, 2881}) {
+      FloatRows left(dtype, hidden, 5, random_);
+      FloatRows right(dtype, hidden + 3, 5, random_);  // another stride
+      std::vector<float> dots(list.size(), -1.0F);
+      backend_->dot_rows(
+          {dtype, hidden, left.rows(), left.stride_bytes(), right.rows(), right.stride_bytes(), list, dots.data()});
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        // Written out as the sentence in DotJob says it.
+        std::array<float, 16> s{};
+        for (int j = 0; j < 16; ++j) {
+          for (int c = j; c < hidden; c += 16) {
+            s[static_cast<std::size_t>(j)] =
+                std::fma(left.value(list[i], c), right.value(list[i], c), s[static_cast<std::size_t>(j)]);
+          }
+        }
+        const float dot = (((s[0] + s[8]) + (s[4] + s[12])) + ((s[2] + s[10]) + (s[6] + s[14]))) +
+                          (((s[1] + s[9]) + (s[5] + s[13])) + ((s[3] + s[11]) + (s[7] + s[15])));
+        ASSERT_EQ(model::bits_of(dots[i]), model::bits_of(dot)) << to_string(dtype) << " hidden " << hidden;
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends,

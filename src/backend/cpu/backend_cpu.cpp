@@ -6,6 +6,7 @@
 #include "backend/cpu/copy.hpp"
 #include "backend/cpu/float_mode.hpp"
 #include "backend/cpu/processor.hpp"
+#include "backend/cpu/products.hpp"
 #include "backend/cpu/rows.hpp"
 #include "backend/cpu/sum.hpp"
 #include "moebus/error.hpp"
@@ -104,6 +105,16 @@ class CpuBackend final : public Backend {
   void sum(const SumJob& job) noexcept override {
     const DefaultFloatMode mode;
     sum_rows(kernels_, job);
+  }
+
+  void scale_rows(const ScaleJob& job) noexcept override {
+    const DefaultFloatMode mode;
+    backend::scale_rows(kernels_, job);
+  }
+
+  void dot_rows(const DotJob& job) noexcept override {
+    const DefaultFloatMode mode;
+    backend::dot_rows(kernels_, job);
   }
 
  private:

@@ -38,6 +38,15 @@ struct SumRow {
 /// code.
 using SumColumns = int (*)(const SumRow& row, int begin) noexcept;
 
+/// Multiplies columns of a row where they lie and returns the first column that is left over, as SumColumns does.
+using ScaleColumns = int (*)(std::byte* row, float factor, int columns) noexcept;
+
+/// Partial sums of a dot product: sum j gets columns j, j + 16, j + 32, ...; see DotJob.
+inline constexpr int kDotSums = 16;
+
+/// Writes the partial sums over columns [0, end) and returns `end`, a multiple of kDotSums.
+using DotColumns = int (*)(const std::byte* left, const std::byte* right, int columns, float* sums) noexcept;
+
 /// Copies whole lines past the caches; `dst` is on a line, `size_bytes` a multiple of kLineBytes. Reads ahead in `src`,
 /// and near its end the lines from `next` on (any address; it is only a hint).
 using CopyLines = void (*)(std::byte* dst,
@@ -57,6 +66,12 @@ struct Kernels {
   SumColumns sum_bf16;
   SumColumns sum_f16;
   SumColumns sum_f32;
+  ScaleColumns scale_bf16;
+  ScaleColumns scale_f16;
+  ScaleColumns scale_f32;
+  DotColumns dot_bf16;
+  DotColumns dot_f16;
+  DotColumns dot_f32;
   CopyLines copy_lines;
 };
 
@@ -90,6 +105,19 @@ int sum_f32_avx2(const SumRow& row, int begin) noexcept;
 int sum_bf16_avx512(const SumRow& row, int begin) noexcept;
 int sum_f16_avx512(const SumRow& row, int begin) noexcept;
 int sum_f32_avx512(const SumRow& row, int begin) noexcept;
+
+int scale_bf16_avx2(std::byte* row, float factor, int columns) noexcept;
+int scale_f16_avx2(std::byte* row, float factor, int columns) noexcept;
+int scale_f32_avx2(std::byte* row, float factor, int columns) noexcept;
+int dot_bf16_avx2(const std::byte* left, const std::byte* right, int columns, float* sums) noexcept;
+int dot_f16_avx2(const std::byte* left, const std::byte* right, int columns, float* sums) noexcept;
+int dot_f32_avx2(const std::byte* left, const std::byte* right, int columns, float* sums) noexcept;
+int scale_bf16_avx512(std::byte* row, float factor, int columns) noexcept;
+int scale_f16_avx512(std::byte* row, float factor, int columns) noexcept;
+int scale_f32_avx512(std::byte* row, float factor, int columns) noexcept;
+int dot_bf16_avx512(const std::byte* left, const std::byte* right, int columns, float* sums) noexcept;
+int dot_f16_avx512(const std::byte* left, const std::byte* right, int columns, float* sums) noexcept;
+int dot_f32_avx512(const std::byte* left, const std::byte* right, int columns, float* sums) noexcept;
 
 void copy_lines_avx2(std::byte* dst, const std::byte* src, std::size_t size_bytes, const std::byte* next) noexcept;
 void copy_lines_avx512(std::byte* dst, const std::byte* src, std::size_t size_bytes, const std::byte* next) noexcept;
