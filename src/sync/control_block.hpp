@@ -176,14 +176,15 @@ struct Standstill {
          (Word{standstill.word.writer} << 8) | 1;
 }
 
+/// Whatever a peer wrote there: the word that it names lies in a context block.
 [[nodiscard]] constexpr Standstill decode_standstill(Word word) noexcept {
   Standstill standstill;
   standstill.count = static_cast<std::uint32_t>(word >> 40);
   standstill.context = static_cast<std::uint8_t>(word >> 32);
   standstill.word.field = static_cast<Field>((word >> 28) & 3);
   standstill.word.line = static_cast<Line>((word >> 24) & 3);
-  standstill.word.about = static_cast<std::uint8_t>(word >> 16);
-  standstill.word.writer = static_cast<std::uint8_t>(word >> 8);
+  standstill.word.about = static_cast<std::uint8_t>((word >> 16) % kMaxRanks);
+  standstill.word.writer = static_cast<std::uint8_t>((word >> 8) % kMaxRanks);
   return standstill;
 }
 

@@ -120,5 +120,12 @@ TEST(Standstill, SurvivesItsWord) {
   }
 }
 
+TEST(Standstill, NamesAWordInsideABlockWhateverWasWritten) {
+  for (const Word word : {~Word{0}, Word{0xFFFF01}, Word{0x02FF'FF01}, Word{0x03FF'FF01}, Word{0x33FF'FF01}}) {
+    const WordName name = decode_standstill(word).word;
+    EXPECT_LE(offset_of(name) + sizeof(Word), sizeof(ContextBlock)) << std::hex << word;
+  }
+}
+
 }  // namespace
 }  // namespace moebus::sync
