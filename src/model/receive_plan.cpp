@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/node_ranks.hpp"
+#include "model/table_guard.hpp"
 
 namespace moebus::model {
 
@@ -84,6 +85,7 @@ void copy_rows(const TableRowFormat& format,
                std::int32_t num_rows,
                std::int32_t table_row,
                std::int32_t first_row,
+               TableGuard& guard,
                ReceivePlan& plan) noexcept {
   const std::size_t topk = kTopk > 0 ? kTopk : idx(format.num_topk);
   std::int32_t* token = plan.token.data() + first_row;
@@ -92,8 +94,10 @@ void copy_rows(const TableRowFormat& format,
   std::int32_t* choice = plan.choice.data() + idx(first_row) * topk;
   float* weight = plan.weight.data() + idx(first_row) * topk;
   for (std::int32_t i = 0; i < num_rows; ++i, at += format.stride_bytes, choice += topk, weight += topk) {
-    std::memcpy(token + i, at, sizeof(std::int32_t));
-    std::memcpy(home_slot + i, at + sizeof(std::int32_t), sizeof(std::int32_t));
+    std::int32_t head[2];
+    std::memcpy(head, at, sizeof(head));
+    token[i] = guard.token(head[0]);
+    home_slot[i] = guard.home_slot(head[1]);
     from[i] = table_row + i;
     std::memcpy(choice, at + format.ids_offset_bytes, topk * sizeof(std::int32_t));
     std::memcpy(weight, at + format.weights_offset_bytes, topk * sizeof(float));
@@ -173,10 +177,12 @@ std::int32_t read_table(const Shape& shape,
   // Copies of a size that the compiler knows are a few moves; others are calls.
   const auto copy = format.num_topk == 8 ? copy_rows<8> : copy_rows<0>;
   const std::int32_t begin = row;
-  for (std::int32_t first = 0; first < table.num_rows; first += kBlockRows) {
-    const std::int32_t num = std::min(kBlockRows, table.num_rows - first);
+  const std::int32_t num_rows = guarded_rows(shape, table.num_rows);
+  TableGuard guard(shape, num_rows);
+  for (std::int32_t first = 0; first < num_rows; first += kBlockRows) {
+    const std::int32_t num = std::min(kBlockRows, num_rows - first);
     const std::size_t at = idx(row) * topk;
-    copy(format, table.rows + idx(first) * format.stride_bytes, num, first, row, plan);
+    copy(format, table.rows + idx(first) * format.stride_bytes, num, first, row, guard, plan);
     if (is_relayed && shape.has_partial_sums) place_in_node(shape, rank, topk, row, row + num, plan);
     localise(first_seat, num_local, idx(num) * topk, plan.choice.data() + at, plan.weight.data() + at);
     const std::int32_t end = is_relayed ? keep_local(topk, row, row + num, plan) : row + num;
@@ -204,7 +210,7 @@ void read_tables(const Shape& shape,
     plan.first_row[idx(src)] = row;
     row = read_table(shape, format, rank, shape.is_relayed(src, rank), table, row, plan);
     const std::int32_t num_rows = row - plan.first_row[idx(src)];
-    plan.num_table_rows[idx(src)] = table.num_rows;
+    plan.num_table_rows[idx(src)] = guarded_rows(shape, table.num_rows);
     plan.rank_counts[idx(src)] = num_rows;
     has_any |= table.has_weights;
     has_all &= table.has_weights || num_rows == 0;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "model/node_ranks.hpp"
+#include "model/table_guard.hpp"
 
 namespace moebus::model {
 
@@ -29,11 +30,13 @@ void plan_relay(const Shape& shape,
   for (std::size_t index = 0; index < plan.served.size(); ++index) {
     const TableView& table = tables[idx(plan.served[index])];
     const std::byte* at = table.rows;
-    for (std::int32_t i = 0; i < table.num_rows; ++i, ++row, at += format.stride_bytes) {
+    const std::int32_t num_rows = guarded_rows(shape, table.num_rows);
+    TableGuard guard(shape, num_rows);
+    for (std::int32_t i = 0; i < num_rows; ++i, ++row, at += format.stride_bytes) {
       std::int32_t head[2];
       std::memcpy(head, at, sizeof(head));
-      plan.token[idx(row)] = head[0];
-      plan.home_slot[idx(row)] = head[1];
+      plan.token[idx(row)] = guard.token(head[0]);
+      plan.home_slot[idx(row)] = guard.home_slot(head[1]);
       std::uint64_t set = 0;
       for (std::size_t k = 0; k < idx(format.num_topk); ++k) {
         std::int32_t seat;
@@ -68,8 +71,8 @@ std::size_t list_forwards(const Shape& /*shape*/,
 
 std::uint64_t count_relay_rows(const RelayPlan& plan, int neighbour) noexcept {
   const auto sets = plan.rank_set.first(idx(plan.first_row[plan.served.size()]));
-  const auto num = std::count_if(
-      sets.begin(), sets.end(), [&](std::uint64_t set) { return ((set >> neighbour) & 1) != 0; });
+  const auto num =
+      std::count_if(sets.begin(), sets.end(), [&](std::uint64_t set) { return ((set >> neighbour) & 1) != 0; });
   return static_cast<std::uint64_t>(num);
 }
 

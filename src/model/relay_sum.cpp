@@ -14,6 +14,9 @@ namespace {
 /// Number of slots that a relay row has at the gateway: one per rank of the node that sends for it.
 int num_relay_slots(const RelayPlan& plan, std::int32_t row) noexcept { return std::popcount(plan.rank_set[idx(row)]); }
 
+/// Returns the lowest `num` bits, 0 to 64.
+std::uint64_t low_bits(std::size_t num) noexcept { return num == 0 ? 0 : ~std::uint64_t{0} >> (64 - num); }
+
 const std::byte* relay_slot(
     const Shape& shape, const RelayPlan& plan, std::int32_t row, int place, const HomeSlots& relay_slots) noexcept {
   return row_at(shape.combine_row, relay_slots.data, relay_slots.index(place, plan.token[idx(row)]));
@@ -60,6 +63,8 @@ void write_relay_tails(const Shape& shape,
   const CombineRowFormat& format = shape.combine_row;
   // Without a mask nobody could tell whose lane value counts, so formats of two levels with a lane have one.
   if (format.mask_bytes == 0) return;
+  // Masks come from other ranks; bits of choices that a lane does not have would be read behind it.
+  const std::uint64_t choices = low_bits(format.lane_bytes / sizeof(float));
   std::array<float, kMaxTopk> values;
   for (std::int32_t row = rows.first; row < rows.last; ++row) {
     std::uint64_t mask = 0;
@@ -68,7 +73,7 @@ void write_relay_tails(const Shape& shape,
       const std::byte* slot = relay_slot(shape, plan, row, place, relay_slots);
       const std::uint64_t kept = read_mask(format, slot);
       mask |= kept;
-      for (std::uint64_t rest = has_lane ? kept : 0; rest != 0; rest &= rest - 1) {
+      for (std::uint64_t rest = has_lane ? kept & choices : 0; rest != 0; rest &= rest - 1) {
         const auto choice = static_cast<std::size_t>(std::countr_zero(rest));
         values[choice] = read_lane(format, slot, choice);
       }

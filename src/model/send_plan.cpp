@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "model/table_guard.hpp"
+
 namespace moebus::model {
 
 using base::idx;
@@ -297,7 +299,7 @@ void place_groups(const Shape& shape,
       std::int64_t before = 0;
       std::int64_t total = 0;
       for (int src = 0; src < shape.num_ranks; ++src) {
-        const std::int32_t count = counts[idx(src)][idx(shape.num_ranks) + seat];
+        const std::int64_t count = guarded_count(shape, counts[idx(src)][idx(shape.num_ranks) + seat]);
         before += src < rank ? count : 0;
         total += count;
       }
@@ -317,7 +319,7 @@ void plan_region_by_rank(const Shape& shape,
   for (int dst = 0; dst < shape.num_ranks; ++dst) {
     if (shape.is_relayed(rank, dst)) continue;
     std::int64_t first = 0;
-    for (int src = 0; src < rank; ++src) first += counts[idx(src)][idx(dst)];
+    for (int src = 0; src < rank; ++src) first += guarded_count(shape, counts[idx(src)][idx(dst)]);
     std::int32_t* positions = region.positions.data() + idx(dst) * idx(shape.config.max_tokens_per_rank);
     for (std::int32_t i = 0; i < plan.num_rows_to[idx(dst)]; ++i) {
       positions[i] = first + i < granted[idx(dst)] ? static_cast<std::int32_t>(first + i) : -1;
