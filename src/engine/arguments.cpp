@@ -1,8 +1,6 @@
 #include "engine/arguments.hpp"
 
-#include <fmt/format.h>
-
-#include <cstdint>
+#include "engine/tensor_check.hpp"
 
 namespace moebus::engine {
 
@@ -16,86 +14,6 @@ using Check = std::optional<Refusal>;
 constexpr std::array<std::string_view, kMaxSideTensors> kSideNames{"side[0]", "side[1]"};
 constexpr std::array<std::string_view, kMaxSideTensors> kOutputSideNames{"output.side[0]", "output.side[1]"};
 constexpr std::array<std::string_view, 2> kBiasNames{"bias[0]", "bias[1]"};
-
-template <class... Args>
-Refusal refuse(fmt::format_string<Args...> text, Args&&... args) {
-  return {ErrorCode::invalid_argument, fmt::format(text, std::forward<Args>(args)...)};
-}
-
-std::string shape_text(const ConstTensorView& tensor) {
-  std::string text = "[";
-  for (int d = 0; d < tensor.num_dims; ++d) {
-    text += fmt::format("{}{}", d > 0 ? ", " : "", tensor.shape[idx(d)]);
-  }
-  return text + "]";
-}
-
-/// What a tensor must be. A dimension of -1 is free.
-struct Expected {
-  std::string_view call;
-  std::string_view name;
-  DType dtype;
-  int num_dims;
-  std::array<std::int64_t, 3> shape;
-  bool is_contiguous = true;  ///< false: only the last dimension must be
-  std::size_t alignment = 1;  ///< of the data, bytes
-};
-
-Check check_strides(const Expected& want, const ConstTensorView& tensor) {
-  std::int64_t dense = 1;
-  for (int d = want.num_dims - 1; d >= 0; --d) {
-    const std::int64_t stride = tensor.stride[idx(d)];
-    const bool is_exact = want.is_contiguous || d == want.num_dims - 1;
-    if (tensor.shape[idx(d)] > 1 && (is_exact ? stride != dense : stride < dense)) {
-      return refuse(
-          "{}: {} has stride {} in dimension {}; {} {} needed there. A copy would hide the cost: pass a contiguous "
-          "tensor",
-          want.call,
-          want.name,
-          stride,
-          d,
-          dense,
-          is_exact ? "is" : "at least is");
-    }
-    dense *= tensor.shape[idx(d)];
-  }
-  return std::nullopt;
-}
-
-Check check_tensor(const Expected& want, const ConstTensorView& tensor) {
-  if (tensor.num_dims != want.num_dims) {
-    return refuse("{}: {} has {} dimensions; {} are needed", want.call, want.name, tensor.num_dims, want.num_dims);
-  }
-  if (tensor.dtype != want.dtype) {
-    return refuse("{}: {} is {}; the exchange was configured for {}",
-                  want.call,
-                  want.name,
-                  to_string(tensor.dtype),
-                  to_string(want.dtype));
-  }
-  if (tensor.memory != MemoryKind::host) {
-    return refuse(
-        "{}: {} is in {} memory; CPU ranks exchange host memory", want.call, want.name, to_string(tensor.memory));
-  }
-  for (int d = 0; d < want.num_dims; ++d) {
-    if (want.shape[idx(d)] >= 0 && tensor.shape[idx(d)] != want.shape[idx(d)]) {
-      return refuse("{}: {} has shape {}; dimension {} must be {}",
-                    want.call,
-                    want.name,
-                    shape_text(tensor),
-                    d,
-                    want.shape[idx(d)]);
-    }
-  }
-  if (tensor.num_elements() == 0) return std::nullopt;
-  if (tensor.data == nullptr) {
-    return refuse("{}: {} has shape {} and no data (null pointer)", want.call, want.name, shape_text(tensor));
-  }
-  if (reinterpret_cast<std::uintptr_t>(tensor.data) % want.alignment != 0) {
-    return refuse("{}: {} starts at an address that is not a multiple of {}", want.call, want.name, want.alignment);
-  }
-  return check_strides(want, tensor);
-}
 
 Check check_num_tokens(const model::Shape& shape, const DispatchInput& input) {
   const int most = shape.config.max_tokens_per_rank;
@@ -159,7 +77,7 @@ Check check_outputs(const model::Shape& shape, int rank, const DispatchInput& in
   const int dims = is_padded ? 3 : 2;
   const std::int64_t local = shape.placement.num_local(rank);
   const auto expected = [&](std::string_view name, DType dtype, std::int64_t columns, std::size_t alignment) {
-    Expected want{"dispatch", name, dtype, dims, {shape.capacity_rows, columns, -1}, true, alignment};
+    ExpectedTensor want{"dispatch", name, dtype, dims, {shape.capacity_rows, columns, -1}, true, alignment};
     if (is_padded) want.shape = {local, shape.capacity_rows, columns};
     return want;
   };
@@ -197,7 +115,8 @@ Check check_dispatch_input(const model::Shape& shape, int rank, const DispatchIn
   if (input.topk_idx.is_given() && id_dtype != DType::i32 && id_dtype != DType::i64) {
     return refuse("dispatch: topk_idx is {}; i32 or i64 is needed", to_string(id_dtype));
   }
-  const Expected ids{"dispatch", "topk_idx", id_dtype, 2, {num_tokens, config.num_topk, -1}, true, size_of(id_dtype)};
+  const ExpectedTensor ids{
+      "dispatch", "topk_idx", id_dtype, 2, {num_tokens, config.num_topk, -1}, true, size_of(id_dtype)};
   if (!is_cached) {
     if (auto bad = check_tensor(ids, input.topk_idx)) return bad;
   }
@@ -253,7 +172,7 @@ Check check_bias(const model::Shape& shape, std::int64_t num_tokens, const Combi
     if (!input.bias[b].is_given()) continue;
     const std::string_view name = kBiasNames[b];
     const std::int64_t hidden = shape.combine_row.hidden;
-    const Expected want{"combine", name, shape.combine_row.dtype, 2, {num_tokens, hidden, -1}, false};
+    const ExpectedTensor want{"combine", name, shape.combine_row.dtype, 2, {num_tokens, hidden, -1}, false};
     if (auto bad = check_tensor(want, input.bias[b])) return bad;
   }
   return std::nullopt;
@@ -265,7 +184,7 @@ Check check_combine_input(
     const model::Shape& shape, int rank, std::int64_t num_rows, std::int64_t num_tokens, const CombineInput& input) {
   const ExchangeConfig& config = shape.config;
   const bool is_padded = config.layout == Layout::expert_padded;
-  Expected rows{
+  ExpectedTensor rows{
       "combine", "rows", shape.combine_row.dtype, is_padded ? 3 : 2, {-1, shape.combine_row.hidden, -1}, false};
   if (is_padded) rows.shape = {shape.placement.num_local(rank), shape.capacity_rows, shape.combine_row.hidden};
   if (is_padded) rows.is_contiguous = true;
@@ -278,7 +197,7 @@ Check check_combine_input(
   if (input.lane.is_given()) {
     if (!config.combine_lane)
       return refuse("combine: lane is given; set config.combine_lane, so that windows have room for it");
-    Expected lane{"combine", "lane", DType::f32, 2, {input.lane.shape[0], config.num_topk, -1}, true, 1};
+    ExpectedTensor lane{"combine", "lane", DType::f32, 2, {input.lane.shape[0], config.num_topk, -1}, true, 1};
     if (auto bad = check_tensor(lane, input.lane)) return bad;
     const std::int64_t least = is_padded ? shape.placement.num_local(rank) * shape.capacity_rows : num_rows;
     if (input.lane.shape[0] < least) {
