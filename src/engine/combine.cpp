@@ -84,9 +84,11 @@ void ExchangeCore::abandon_combine() noexcept {
 void ExchangeCore::begin_combine(CombineState& state) {
   const bool is_throughput = shape_.config.path == Path::throughput;
   state.call = context_->begin_call(
-      is_throughput ? sync::Operation::combine_throughput : sync::Operation::combine_latency, shape_.digest);
+      is_throughput ? sync::Operation::combine_throughput : sync::Operation::combine_latency,
+      shape_.digest ^ (state.refusal ? 0 : state.handle->id));
   ++stats_.combine.calls;
   if (state.refusal) {
+    state.call.is_refused = true;
     announce(state.call, &*state.refusal);
     return;
   }

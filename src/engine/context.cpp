@@ -190,14 +190,17 @@ std::uint64_t Context::wait(const Call& call, const WordName& word, std::uint32_
 
 std::optional<Refusal> Context::read_header(const Call& call, int peer) {
   const sync::CallHeader& header = block(group_.rank())->call[call.epoch % 2][idx(peer)];
+  // Whoever refuses may lack what the digest is made of, e.g. a handle.
+  const bool has_digests = !call.is_refused && header.is_refused == 0;
   if (header.epoch != call.epoch || header.operation != static_cast<std::uint8_t>(call.operation) ||
-      header.digest != call.digest) {
+      (has_digests && header.digest != call.digest)) {
     const auto seen = static_cast<sync::Operation>(header.operation);
     group_.poison(
         ErrorCode::invalid_argument,
         peer,
         fmt::format("ranks are at different calls of context {}: rank {} is at call {} ({}) of the exchange with digest "
-                    "{:016x}, rank {} is at call {} ({}) of {:016x}. All ranks must make the same calls in the same order",
+                    "{:016x}, rank {} is at call {} ({}) of {:016x}. All ranks must make the same calls in the same order (different digests of "
+                    "the same call: exchanges, placements, or handles of different dispatches)",
                     index_,
                     group_.rank(),
                     call.epoch,

@@ -21,6 +21,9 @@ namespace {
 // Marks the digest of a cached dispatch: a rank that sends its routing does not make the same call.
 constexpr std::uint64_t kCachedMark = 0x5A5A5A5A5A5A5A5AULL;
 
+// Spreads what identifies a dispatch over the bits of a digest.
+constexpr std::uint64_t kIdSpread = 0x9E3779B97F4A7C15ULL;
+
 }  // namespace
 
 std::optional<Refusal> ExchangeCore::check_cached(const DispatchState& state) const {
@@ -134,12 +137,14 @@ void ExchangeCore::abandon_dispatch() noexcept {
 }
 
 void ExchangeCore::begin_dispatch(DispatchState& state) {
-  const std::uint64_t digest = state.is_cached ? shape_.digest ^ kCachedMark : shape_.digest;
+  const std::uint64_t id = state.is_cached && !state.refusal ? state.handle->id : 0;
+  const std::uint64_t digest = state.is_cached ? shape_.digest ^ kCachedMark ^ id : shape_.digest;
   state.call = context_->begin_call(
       is_throughput(shape_) ? sync::Operation::dispatch_throughput : sync::Operation::dispatch_latency,
       digest ^ placement_digest_);
   ++stats_.dispatch.calls;
   if (state.refusal) {
+    state.call.is_refused = true;
     announce(state.call, &*state.refusal);
     return;
   }
@@ -153,6 +158,7 @@ void ExchangeCore::begin_dispatch(DispatchState& state) {
     slot.group = group_.get();
     slot.placement_digest = placement_digest_;
     slot.has_region = false;
+    slot.id = ((std::uint64_t{state.call.epoch} << 8) + static_cast<std::uint64_t>(context_->index()) + 1) * kIdSpread;
     model::plan_send(shape_, slot.send);
   }
   const auto& num_rows_to = state.handle->send.num_rows_to;

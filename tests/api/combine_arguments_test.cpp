@@ -214,7 +214,7 @@ TEST(Combine, RefusesTheHandleOfAnotherExchange) {
   one.num_ranks = 2;
   one.config = small_config();
   ExchangeCase other = one;
-  other.config.hidden = 32;
+  other.config.num_topk = 2;
   const DispatchTruth good = make_dispatch_truth(one, 0);
   const DispatchTruth strange = make_dispatch_truth(other, 0);
   const CombineTruth back = make_combine_truth(one, good, 0);
@@ -231,6 +231,32 @@ TEST(Combine, RefusesTheHandleOfAnotherExchange) {
     const std::string text = error_of(ErrorCode::invalid_argument, 1, [&] { run.exchange().combine(input); });
     EXPECT_THAT(text, ::testing::AllOf(HasSubstr("handle"), HasSubstr("another exchange")));
     run.combine(good, back, ours.handle);
+  }));
+}
+
+TEST(Combine, EndsWithAnErrorOnEveryRankIfRanksGiveHandlesOfDifferentDispatches) {
+  ExchangeCase one;
+  one.num_ranks = 2;
+  one.config = small_config();
+  one.num_tokens = {4, 4};
+  const DispatchTruth good = make_dispatch_truth(one, 0);
+  const CombineTruth back = make_combine_truth(one, good, 0);
+  expect_ok(run_group(2, false, [&](Group& group) {
+    ExchangeRun run(group, one);
+    DispatchBuffers buffers;
+    DispatchResult first = run.dispatch(good, buffers);
+    first.release();
+    DispatchResult second = run.dispatch(good, buffers);
+    CombineBuffers answers;
+    const CombineInput input =
+        run.answers(good, back, group.rank() == 0 ? first.handle : second.handle, answers);
+    try {
+      run.exchange().combine(input);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr("handles of different dispatches"));
+    }
   }));
 }
 

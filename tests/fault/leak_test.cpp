@@ -67,7 +67,7 @@ TEST_P(Leak, IsNotLeftWhenAPeerWasKilled) {
                                                      ExchangeRun run(group, round.one);
                                                      run.exchange_once(round.sent, round.back);
                                                      const ProcessState during = process_state();
-                                                     EXPECT_EQ(during.shared_mappings, 6) << during.text();
+                                                     EXPECT_EQ(during.shared_mappings, 9) << during.text();
                                                      if (rank == 1) ::raise(SIGKILL);
                                                      EXPECT_EQ(exchange_until_error(run, round).origin_rank(), 1);
                                                      group.close();
