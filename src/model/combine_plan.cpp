@@ -171,6 +171,10 @@ struct HomeToken {
   std::int32_t own_row;
 };
 
+/// True if the plan has a wire row for the token. It always has where the token chose an expert here, unless somebody
+/// else wrote into this rank's own table.
+bool has_own_row(const HomeToken& home) noexcept { return home.own_row >= 0; }
+
 /// Where rows of a home's tokens are found.
 struct HomeRows {
   const Shape& shape;
@@ -185,7 +189,7 @@ struct HomeRows {
   /// Returns the row that hop j sent; null if there is none, as all its choices were dropped.
   [[nodiscard]] const std::byte* of_hop(const HomeToken& home, std::size_t j) const noexcept {
     if (home.hops[j] == shape.rank && is_rank_major(shape)) {
-      return home.own_row < receive.num_rows ? results.row(home.own_row) : nullptr;
+      return has_own_row(home) && home.own_row < receive.num_rows ? results.row(home.own_row) : nullptr;
     }
     const std::byte* row = slot(j, home.token);
     return read_mask(shape.combine_row, row) != 0 ? row : nullptr;
@@ -271,7 +275,7 @@ void add_expert_terms(
     if (id < 0) continue;
     const std::byte* term = nullptr;
     if (shape.owner[idx(id) + 1] == shape.rank) {
-      const std::int32_t position = from.receive.position[idx(home.own_row) * topk + k];
+      const std::int32_t position = has_own_row(home) ? from.receive.position[idx(home.own_row) * topk + k] : -1;
       if (position >= 0) term = from.results.row(position);
     } else {
       const std::byte* slot = from.slot(slot_of_choice(home.ids, k), home.token);
@@ -365,7 +369,7 @@ Returned read_choice(
   const Shape& shape = from.shape;
   Returned returned{false, 0.0F};
   if (shape.owner[idx(home.ids[k]) + 1] == shape.rank) {
-    returned.is_kept = is_kept(shape, from.receive, home.own_row, k);
+    returned.is_kept = has_own_row(home) && is_kept(shape, from.receive, home.own_row, k);
     if (returned.is_kept && own_lane.data != nullptr) {
       returned.lane = own_lane.at(result_row(shape, from.receive, home.own_row, k), k);
     }
