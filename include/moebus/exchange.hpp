@@ -121,6 +121,22 @@ class Exchange {
   /// Starts a combine and returns; see post_dispatch.
   [[nodiscard]] PendingCombine post_combine(const CombineInput& input);
 
+  /// Carries the gradient of combine's output to where the experts' rows were made: a dispatch on the same plan, then
+  /// multiplied by the weights. Counts as a dispatch, and holds a result as one. Use an exchange whose dtype is that of
+  /// combine, without a cast, scales or side tensors; another one of the group, maybe in another context, will do if
+  /// its plans agree.
+  ///
+  /// Order:   collective. Each product is rounded once; dot products have a fixed order, see docs/guide/training.md.
+  /// Errors:  as dispatch.
+  CombineGradients combine_backward(const CombineGradInput& input);
+
+  /// Brings the gradient of dispatched rows home: each row is added once, unweighted, in combine's order; the lane
+  /// brings the gradient of the weights. Counts as a combine.
+  ///
+  /// Order:   collective.
+  /// Errors:  as combine.
+  DispatchGradients dispatch_backward(const DispatchGradInput& input);
+
   /// Moves experts to other seats, replicas included; from the next dispatch on. Handles of earlier dispatches can still be
   /// combined, but not dispatched again. `rule` picks replicas (empty: one on the own rank, else round robin over tokens);
   /// it is this rank's own.

@@ -143,4 +143,51 @@ struct CombineResult {
   std::int64_t num_incomplete = 0;  ///< tokens with a bit in `missing`
 };
 
+/// What one rank hands to combine_backward.
+struct CombineGradInput {
+  ConstTensorView grad_tokens;  ///< [T, hidden] gradient of CombineResult::tokens; rows contiguous, any row stride
+  DispatchHandle handle;        ///< the one that combine was given
+  Weighting weighting = Weighting::none;  ///< as combine was given it; `given` is refused: give weights to dispatch
+  /// CombineInput::rows of that combine, for the gradient of the weights. Optional; expert layouts with
+  /// config.combine_lane.
+  ConstTensorView rows;
+  TensorView grad_rows;  ///< receives the gradient, as DispatchOutput::tokens would; library memory when not given
+  TensorView lane;       ///< [rows of the layout, K] f32, receives the lane; library memory when not given
+};
+
+/// Gradient of what a rank handed to combine. grad_rows is valid until release(), the lane until the exchange's next
+/// combine_backward.
+class CombineGradients {
+ public:
+  /// Laid out as DispatchResult::tokens. Expert layouts with Weighting::dispatched: round(w * gradient of the token), w
+  /// as DispatchResult::topk_weights. Padding is undefined unless config.zero_padding.
+  TensorView grad_rows;
+  std::int64_t num_rows = 0;  ///< as DispatchResult::num_rows
+  /// Given if `rows` were: [rows of the layout, K] f32, <gradient of the token, row of the expert> for each choice that
+  /// sits in this row, +0 elsewhere. What DispatchGradInput::lane wants.
+  ConstTensorView lane;
+
+  /// Gives the row memory back. The destructor does the same.
+  void release() noexcept { lease_.reset(); }
+
+ private:
+  friend class engine::ExchangeCore;
+  ResultLease lease_;
+};
+
+/// What one rank hands to dispatch_backward.
+struct DispatchGradInput {
+  ConstTensorView grad_rows;  ///< gradient of DispatchResult::tokens, laid out as they were, in combine dtype
+  DispatchHandle handle;      ///< of that dispatch
+  ConstTensorView lane;  ///< CombineGradients::lane; rank_major: the caller's own, as CombineInput::lane. Optional
+  TensorView grad_tokens;  ///< [T, hidden] of combine dtype, receives the gradient; library memory when not given
+};
+
+/// Gradients of what a rank handed to dispatch. Views in library memory are valid until the next combine (or
+/// dispatch_backward) in the context.
+struct DispatchGradients {
+  TensorView grad_tokens;        ///< [T, hidden]
+  ConstTensorView grad_weights;  ///< [T, K] f32 gradient of topk_weights, +0 where nothing came back; with a lane
+};
+
 }  // namespace moebus

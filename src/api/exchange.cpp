@@ -39,6 +39,12 @@ PendingCombine Exchange::post_combine(const CombineInput& input) {
   return PendingCombine(core_);
 }
 
+CombineGradients Exchange::combine_backward(const CombineGradInput& input) { return core_->combine_backward(input); }
+
+DispatchGradients Exchange::dispatch_backward(const DispatchGradInput& input) {
+  return core_->dispatch_backward(input);
+}
+
 void Exchange::set_placement(const Placement& placement, ReplicaRule rule) {
   core_->set_placement(placement, std::move(rule));
 }

@@ -51,12 +51,18 @@ CombineResult ExchangeCore::combine(const CombineInput& input) {
 void ExchangeCore::post_combine(const CombineInput& input) {
   check_prepared("combine");
   check_free("combine");
+  start_combine(input, nullptr);
+}
+
+void ExchangeCore::start_combine(const CombineInput& input, const DispatchGradInput* gradient) {
   const auto start = base::Clock::now();
   combine_call_->renew();
   CombineState& state = combine_call_->state;
   state.input = input;
   state.handle = input.handle.slot_;
-  state.refusal = check_combine(input, state.handle);
+  state.is_gradient = gradient != nullptr;
+  state.refusal = state.is_gradient ? check_dispatch_backward(*gradient) : std::nullopt;
+  if (!state.refusal) state.refusal = check_combine(input, state.handle);
   context_->set_open_call(combine_call_.get());
   group_->add_open_call(combine_call_.get());
   begin_combine(state);
@@ -83,9 +89,10 @@ void ExchangeCore::abandon_combine() noexcept {
 
 void ExchangeCore::begin_combine(CombineState& state) {
   const bool is_throughput = shape_.config.path == Path::throughput;
+  std::uint64_t digest = shape_.digest ^ (state.refusal ? 0 : state.handle->id);
+  if (state.is_gradient) digest ^= kGradientMark;
   state.call = context_->begin_call(
-      is_throughput ? sync::Operation::combine_throughput : sync::Operation::combine_latency,
-      shape_.digest ^ (state.refusal ? 0 : state.handle->id));
+      is_throughput ? sync::Operation::combine_throughput : sync::Operation::combine_latency, digest);
   ++stats_.combine.calls;
   if (state.refusal) {
     state.call.is_refused = true;
@@ -205,6 +212,7 @@ void ExchangeCore::push_block(
     const float* home_weights =
         state.have_weights_come ? reinterpret_cast<const float*>(table(state.call, rank(), home)) : nullptr;
     model::list_owner_sums(shape_, receive, block, state.rows, home_weights, data, at, scratch_.terms);
+    if (state.is_gradient) model::drop_repeated_terms(scratch_.terms, block.last - block.first);
     backend::SumJob job;
     job.dtype = format.dtype;
     job.hidden = format.hidden;
@@ -311,6 +319,7 @@ void ExchangeCore::sum_at_home(CombineState& state,
                                      static_cast<std::int64_t>(shape_.combine_row.payload_bytes)};
     model::list_home_sums(
         shape_, send, state.handle->receive, first, last, state.rows, weights, slots, partial, scratch_.terms);
+    if (state.is_gradient) model::drop_repeated_terms(scratch_.terms, last - first);
     backend::SumJob job;
     job.dtype = shape_.combine_row.dtype;
     job.hidden = shape_.combine_row.hidden;

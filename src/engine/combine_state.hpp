@@ -13,6 +13,7 @@ struct ExchangeCore::CombineState {
   CombineInput input;
   const HandleSlot* handle = nullptr;  ///< held by input.handle
   std::optional<Refusal> refusal;
+  bool is_gradient = false;  ///< of dispatch: a row is added once, whoever names it
   model::RowsView rows{};
   model::LaneView lane{};
   std::byte* output = nullptr;

@@ -101,15 +101,21 @@ DispatchResult ExchangeCore::dispatch(const DispatchInput& input) {
 void ExchangeCore::post_dispatch(const DispatchInput& input) {
   check_prepared("dispatch");
   check_free("dispatch");
+  start_dispatch(input, nullptr);
+}
+
+void ExchangeCore::start_dispatch(const DispatchInput& input, const CombineGradInput* gradient) {
   const auto start = base::Clock::now();
   dispatch_call_->renew();
   DispatchState& state = dispatch_call_->state;
   state.input = input;
-  state.is_cached = input.handle.slot_ != nullptr;
+  state.is_gradient = gradient != nullptr;
+  state.is_cached = state.is_gradient || input.handle.slot_ != nullptr;
   state.handle = state.is_cached ? input.handle.slot_ : handles_->take();
   if (state.is_cached) hold(state.handle);
   state.hold = nullptr;
-  state.refusal = check_dispatch(state);
+  state.refusal = state.is_gradient ? check_combine_backward(*gradient) : std::nullopt;
+  if (!state.refusal) state.refusal = check_dispatch(state);
   context_->set_open_call(dispatch_call_.get());
   group_->add_open_call(dispatch_call_.get());
   begin_dispatch(state);
@@ -138,7 +144,8 @@ void ExchangeCore::abandon_dispatch() noexcept {
 
 void ExchangeCore::begin_dispatch(DispatchState& state) {
   const std::uint64_t id = state.is_cached && !state.refusal ? state.handle->id : 0;
-  const std::uint64_t digest = state.is_cached ? shape_.digest ^ kCachedMark ^ id : shape_.digest;
+  std::uint64_t digest = state.is_cached ? shape_.digest ^ kCachedMark ^ id : shape_.digest;
+  if (state.is_gradient) digest ^= kGradientMark;
   state.call = context_->begin_call(
       is_throughput(shape_) ? sync::Operation::dispatch_throughput : sync::Operation::dispatch_latency,
       digest ^ placement_digest_);

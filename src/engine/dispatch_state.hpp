@@ -13,6 +13,7 @@ struct ExchangeCore::DispatchState {
   DispatchInput input;
   HandleSlot* handle = nullptr;  ///< held, until it goes into the result
   bool is_cached = false;        ///< the handle's plan is used again
+  bool is_gradient = false;      ///< of combine: not the same call as a cached dispatch
   std::optional<Refusal> refusal;
   ResultHold* hold = nullptr;  ///< library memory that the result will hold, or null
   DispatchOutput tensors;      ///< of the result

@@ -76,6 +76,10 @@ void Scratch::carve(base::Carver& carver, const model::Shape& shape) noexcept {
   partial_rows = carver.take<std::byte>(idx(kSumBlock) * num_partials * shape.combine_row.payload_bytes);
   lane = carver.take<float>(config.combine_lane ? tokens * topk : 0);
   missing = carver.take<std::uint64_t>(shape.can_overflow ? tokens : 0);
+  const bool has_experts = config.layout != Layout::rank_major;
+  gradients.carve(carver, has_experts ? idx(kGradientBlock) * topk : 0);
+  const bool has_lane = has_experts && config.combine_lane && !config.caller_results;
+  gradient_lane = carver.take<float>(has_lane ? idx(shape.result_rows) * topk : 0);
 }
 
 ExchangeCore::ExchangeCore(std::shared_ptr<GroupCore> group, const ExchangeConfig& config)

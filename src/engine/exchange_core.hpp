@@ -15,6 +15,7 @@
 #include "engine/flows.hpp"
 #include "engine/handles.hpp"
 #include "model/combine_plan.hpp"
+#include "model/gradient_plan.hpp"
 #include "model/layout.hpp"
 #include "model/receive_plan.hpp"
 #include "model/send_plan.hpp"
@@ -38,6 +39,8 @@ struct Scratch {
   std::span<std::byte> partial_rows;    // partial sums of kSumBlock tokens (levels 2)
   std::span<float> lane;                // [max tokens, K] result of combine
   std::span<std::uint64_t> missing;     // [max tokens] result of combine
+  model::GradientRows gradients;        // of kGradientBlock wire rows (expert layouts)
+  std::span<float> gradient_lane;       // [result rows, K] result of combine_backward
 
   void carve(base::Carver& carver, const model::Shape& shape) noexcept;
 };
@@ -47,6 +50,13 @@ inline constexpr std::int64_t kSendBlock = 32;
 
 /// Outputs that one block of a sum covers: bounds the lists of addresses.
 inline constexpr std::int64_t kSumBlock = 128;
+
+/// Wire rows that one block of combine_backward covers: their gradients stay in the second-level cache from the dot
+/// products to the multiplication.
+inline constexpr std::int32_t kGradientBlock = 8;
+
+/// Marks the digest of calls that carry gradients: they do not match a dispatch or a combine.
+inline constexpr std::uint64_t kGradientMark = 0xA5A5A5A55A5A5A5AULL;
 
 using PeerTable = std::array<PeerStats, kMaxRanks>;
 
@@ -73,6 +83,8 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
 
   DispatchResult dispatch(const DispatchInput& input);
   CombineResult combine(const CombineInput& input);
+  CombineGradients combine_backward(const CombineGradInput& input);
+  DispatchGradients dispatch_backward(const DispatchGradInput& input);
   void post_dispatch(const DispatchInput& input);
   void post_combine(const CombineInput& input);
   DispatchResult wait_dispatch();
@@ -134,6 +146,8 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   // --- Dispatch (dispatch.cpp, dispatch_paths.cpp, dispatch_rounds.cpp) ---
   struct DispatchState;
   class DispatchCall;
+  /// `gradient` is what this dispatch is made for, or null.
+  void start_dispatch(const DispatchInput& input, const CombineGradInput* gradient);
   std::optional<Refusal> check_dispatch(DispatchState& state);
   std::optional<Refusal> check_cached(const DispatchState& state) const;
   void choose_result_memory(DispatchState& state);
@@ -170,6 +184,8 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   // --- Combine (combine.cpp, combine_paths.cpp) ---
   struct CombineState;
   class CombineCall;
+  /// `gradient` is what this combine is made for, or null.
+  void start_combine(const CombineInput& input, const DispatchGradInput* gradient);
   [[nodiscard]] std::optional<Refusal> check_combine(const CombineInput& input, const HandleSlot* slot) const;
   void begin_combine(CombineState& state);
   CombineResult end_combine(CombineState& state);
@@ -210,6 +226,13 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   void sum_partials(CombineState& state, std::int64_t first, std::int64_t last, const model::HomeSlots& slots);
   CombineResult make_result(CombineState& state);
   void count_combine(const CombineState& state);
+
+  // --- Backward (backward.cpp) ---
+  [[nodiscard]] std::optional<Refusal> check_combine_backward(const CombineGradInput& input) const;
+  [[nodiscard]] std::optional<Refusal> check_weight_gradients(const CombineGradInput& input,
+                                                              const HandleSlot& slot) const;
+  [[nodiscard]] std::optional<Refusal> check_dispatch_backward(const DispatchGradInput& input) const;
+  void weigh_gradients(const CombineGradInput& input, const model::ReceivePlan& receive, CombineGradients& gradients);
 
   std::shared_ptr<GroupCore> group_;
   Context* context_ = nullptr;  ///< of the group; set by prepare
