@@ -7,6 +7,8 @@
 #include <string>
 
 #include "cli/commands.hpp"
+#include "cli/completion.hpp"
+#include "cli/option_tree.hpp"
 #include "moebus/error.hpp"
 #include "moebus/types.hpp"
 #include "moebus/version.hpp"
@@ -50,6 +52,12 @@ Examples:
   moebus check --mutant swapped-rows                          plant a fault: the check must end with status 1
 )";
 
+constexpr const char* kCompletionExamples = R"(
+Installed packages have put these scripts in place. By hand:
+  source <(moebus completion bash)                            likewise in zsh, after compinit
+  moebus completion fish | source
+)";
+
 constexpr int kMaxTokens = 1 << 20;
 constexpr int kMaxHidden = 1 << 20;
 constexpr int kMaxExperts = 1 << 16;
@@ -58,6 +66,8 @@ struct Parsed {
   BenchOptions bench;
   CheckOptions check;
   InfoOptions info;
+  Shell shell = Shell::bash;
+  const CLI::App* tree = nullptr;
   int (*command)(const Parsed&) = nullptr;
 };
 
@@ -159,6 +169,24 @@ void add_info(CLI::App& app, Parsed& parsed) {
   about->callback([&parsed] { parsed.command = [](const Parsed& all) { return run_info(all.info); }; });
 }
 
+void add_completion(CLI::App& app, Parsed& parsed) {
+  CLI::App* const completion = app.add_subcommand("completion", "Prints a script that teaches a shell the options");
+  completion->require_subcommand(1);
+  completion->footer(kCompletionExamples);
+  parsed.tree = &app;
+  for (const Shell shell : {Shell::bash, Shell::zsh, Shell::fish}) {
+    CLI::App* const one = completion->add_subcommand(to_string(shell), "The script for " + to_string(shell));
+    one->footer(kCompletionExamples);
+    one->callback([&parsed, shell] {
+      parsed.shell = shell;
+      parsed.command = [](const Parsed& all) {
+        std::fputs(completion_script(all.shell, words_of(*all.tree)).c_str(), stdout);
+        return kOk;
+      };
+    });
+  }
+}
+
 int parse_and_run(int argc, char** argv) {
   CLI::App app("moebus: dispatch tokens to experts and bring the answers home", "moebus");
   app.set_version_flag("--version", std::string(version()));
@@ -169,6 +197,7 @@ int parse_and_run(int argc, char** argv) {
   add_bench(app, parsed);
   add_check(app, parsed);
   add_info(app, parsed);
+  add_completion(app, parsed);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help or --version
