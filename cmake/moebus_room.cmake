@@ -10,8 +10,10 @@
 # What every target of ours is compiled with. Contraction of a*b+c is off everywhere: results are bitwise the contract's.
 function(moebus_compile_settings target scope)
   target_compile_features(${target} ${scope} cxx_std_20)
-  target_include_directories(${target} ${scope} ${moebus_SOURCE_DIR}/include ${moebus_SOURCE_DIR}/src ${moebus_SOURCE_DIR})
-  target_compile_options(${target} ${scope} -ffp-contract=off)
+  # Of these an installed library hands on the language version alone.
+  set(roots ${moebus_SOURCE_DIR}/include ${moebus_SOURCE_DIR}/src ${moebus_SOURCE_DIR})
+  target_include_directories(${target} ${scope} "$<BUILD_INTERFACE:${roots}>")
+  target_compile_options(${target} ${scope} $<BUILD_INTERFACE:-ffp-contract=off>)
 endfunction()
 
 function(moebus_room name)
