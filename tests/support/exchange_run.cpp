@@ -163,8 +163,16 @@ void ExchangeRun::give_outputs(DispatchInput& input, DispatchBuffers& buffers) {
 
 DispatchResult ExchangeRun::dispatch(const DispatchTruth& truth, DispatchBuffers& buffers) {
   DispatchResult result = exchange_.dispatch(input(truth, buffers));
-  throw_if(oracle::compare(truth.expected[idx(rank_)], oracle::dispatch_seen(result)), "dispatch", rank_);
+  check(truth, result);
   return result;
+}
+
+void ExchangeRun::check(const DispatchTruth& truth, const DispatchResult& result) const {
+  throw_if(oracle::compare(truth.expected[idx(rank_)], oracle::dispatch_seen(result)), "dispatch", rank_);
+}
+
+void ExchangeRun::check(const CombineTruth& truth, const CombineResult& result) const {
+  throw_if(oracle::compare(truth.expected[idx(rank_)], oracle::combine_seen(result)), "combine", rank_);
 }
 
 CombineInput ExchangeRun::answers(const DispatchTruth& dispatched,
@@ -215,8 +223,7 @@ CombineInput ExchangeRun::answers(const DispatchTruth& dispatched,
 
 void ExchangeRun::combine(const DispatchTruth& dispatched, const CombineTruth& truth, const DispatchHandle& handle) {
   CombineBuffers buffers;
-  const CombineResult result = exchange_.combine(answers(dispatched, truth, handle, buffers));
-  throw_if(oracle::compare(truth.expected[idx(rank_)], oracle::combine_seen(result)), "combine", rank_);
+  check(truth, exchange_.combine(answers(dispatched, truth, handle, buffers)));
 }
 
 void ExchangeRun::exchange_once(const DispatchTruth& dispatched, const CombineTruth& combined) {

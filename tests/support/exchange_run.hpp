@@ -69,6 +69,10 @@ class ExchangeRun {
                                      const DispatchHandle& handle,
                                      CombineBuffers& buffers);
 
+  /// Compares what came of a dispatch, or of a combine.
+  void check(const DispatchTruth& truth, const DispatchResult& result) const;
+  void check(const CombineTruth& truth, const CombineResult& result) const;
+
   /// Dispatches and compares.
   DispatchResult dispatch(const DispatchTruth& truth, DispatchBuffers& buffers);
 
