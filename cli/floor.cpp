@@ -1,7 +1,5 @@
 #include "cli/floor.hpp"
 
-#include <emmintrin.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -9,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cli/processor.hpp"
 #include "cli/samples.hpp"
 #include "moebus/info.hpp"
 
@@ -41,18 +40,8 @@ void copy_streaming(std::byte* dst,
                     std::size_t src_stride,
                     std::size_t row_bytes,
                     std::size_t rows) {
-  for (std::size_t r = 0; r < rows; ++r) {
-    std::byte* const to = dst + r * dst_stride;
-    const std::byte* const from = src + r * src_stride;
-    std::size_t i = 0;
-    for (; i + 16 <= row_bytes; i += 16) {
-      const __m128i word =
-          _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));  // the intrinsic's parameter type
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), word);
-    }
-    if (i < row_bytes) std::memcpy(to + i, from + i, row_bytes - i);
-  }
-  _mm_sfence();
+  for (std::size_t r = 0; r < rows; ++r) copy_row_streaming(dst + r * dst_stride, src + r * src_stride, row_bytes);
+  fence_streams();
 }
 
 void copy_library(std::byte* dst,
@@ -119,7 +108,7 @@ double elapsed_us(std::chrono::steady_clock::time_point start) {
 std::span<const Copier> copiers() {
   static const std::array<Copier, 3> kCopiers{
       Copier{"library", copy_library}, Copier{"memcpy", copy_plain}, Copier{"streaming", copy_streaming}};
-  return kCopiers;
+  return std::span(kCopiers).first(can_stream() ? 3 : 2);
 }
 
 std::size_t floor_window_bytes(const BenchSetup& setup) {
@@ -252,7 +241,7 @@ double flag_round_trip_us(int rank, const FloorWindows& windows) {
   const auto limit = std::chrono::steady_clock::now() + kFlagLimit;
   const auto wait_for = [&](std::uint64_t value) {
     for (int looks = 0; theirs.load(std::memory_order_acquire) != value; ++looks) {
-      _mm_pause();
+      pause();
       if (looks % kLooksPerClock == kLooksPerClock - 1 && std::chrono::steady_clock::now() > limit) return false;
     }
     return true;
