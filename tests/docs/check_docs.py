@@ -67,7 +67,7 @@ def check_variables(root):
 def check_verbs(root):
     verbs = set(re.findall(r"^  (\w+)", read(root / "dev").split("END")[1], re.MULTILINE))
     for page in pages(root):
-        for verb in re.findall(r"\./dev ([a-z]+)", read(page)):
+        for verb in re.findall(r"\./dev ([a-z]\w*)", read(page)):
             if verb not in verbs:
                 yield f"{page.relative_to(root)}: ./dev has no verb '{verb}'"
 
