@@ -215,10 +215,12 @@ TEST_P(Posted, RefusalComesFromWaitOnEveryRank) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Posted, ::testing::ValuesIn(kRoutes), [](const auto& info) {
+std::string name_of_route(const ::testing::TestParamInfo<Route>& info) {
   const char* const names[] = {"Latency", "Direct", "Staged"};
-  return std::string(names[static_cast<int>(info.param)]);
-});
+  return names[static_cast<int>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Posted, ::testing::ValuesIn(kRoutes), name_of_route);
 
 TEST(Context, ThatDoesNotExistIsRefused) {
   ExchangeConfig config = small_config();

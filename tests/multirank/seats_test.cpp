@@ -108,10 +108,12 @@ TEST_P(Placements, LetAnEarlierDispatchBeCombinedButNotDispatchedAgain) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Placements, ::testing::ValuesIn(kRoutes), [](const auto& info) {
+std::string name_of_route(const ::testing::TestParamInfo<Route>& info) {
   const char* const names[] = {"Latency", "Direct", "Staged"};
-  return std::string(names[static_cast<int>(info.param)]);
-});
+  return names[static_cast<int>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Placements, ::testing::ValuesIn(kRoutes), name_of_route);
 
 TEST(SetPlacement, ThatDiffersBetweenRanksNamesThemAndChangesNothing) {
   ExchangeCase one = seated_case(Route::latency);
@@ -121,8 +123,7 @@ TEST(SetPlacement, ThatDiffersBetweenRanksNamesThemAndChangesNothing) {
   expect_ok(run_group(one, [&](Group& group) {
     ExchangeRun run(group, one);
     const Placement mine = random_placement(one.config.num_experts, group.rank() == 2 ? 8 : 7);
-    const std::string text =
-        error_of(ErrorCode::invalid_argument, -1, [&] { run.exchange().set_placement(mine); });
+    const std::string text = error_of(ErrorCode::invalid_argument, -1, [&] { run.exchange().set_placement(mine); });
     EXPECT_THAT(text, ::testing::AllOf(HasSubstr("placement"), HasSubstr("rank 2"), HasSubstr("ranks 0, 1")));
     run.exchange_once(sent, back);
   }));
