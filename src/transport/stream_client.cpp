@@ -67,15 +67,10 @@ class StreamClient final : public Store {
     if (frame.type == FrameType::refused) {
       if (const auto failure = parse_failure(frame.payload)) failure->raise();
     }
-    PayloadReader reader(frame.payload);
-    std::vector<std::string> values;
-    if (reader.number() == static_cast<std::uint32_t>(num_ranks_)) {
-      for (int rank = 0; rank < num_ranks_; ++rank) values.emplace_back(reader.bytes());
-    }
-    if (frame.type != FrameType::values || values.empty() || !reader.is_done()) {
-      fail(ErrorCode::transport_failure, "rank 0 sent something that is not an answer");
-    }
-    return values;
+    std::optional<std::vector<std::string>> values;
+    if (frame.type == FrameType::values) values = parse_values(frame.payload, num_ranks_);
+    if (!values) fail(ErrorCode::transport_failure, "rank 0 sent something that is not an answer");
+    return *std::move(values);
   }
 
  private:

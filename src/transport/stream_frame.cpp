@@ -7,6 +7,7 @@
 
 #include "moebus/types.hpp"
 #include "moebus/version.hpp"
+#include "transport/store_checks.hpp"
 
 namespace moebus::transport {
 namespace {
@@ -139,9 +140,38 @@ std::optional<StoreFailure> parse_failure(std::string_view payload) {
   failure.message = std::string(reader.bytes());
   const bool is_code = code >= static_cast<std::uint32_t>(ErrorCode::invalid_argument) &&
                        code <= static_cast<std::uint32_t>(ErrorCode::internal);
-  if (!reader.is_done() || !is_code) return std::nullopt;
+  const bool is_rank = failure.origin_rank >= -1 && failure.origin_rank < kMaxRanks;
+  if (!reader.is_done() || !is_code || !is_rank) return std::nullopt;
   failure.code = static_cast<ErrorCode>(code);
   return failure;
+}
+
+std::optional<Deposit> parse_deposit(std::string_view payload) {
+  PayloadReader reader(payload);
+  const std::string_view step = reader.bytes();
+  const std::string_view value = reader.bytes();
+  if (!reader.is_done() || step.size() > kMaxStepBytes || value.size() > Store::kMaxMessageBytes) return std::nullopt;
+  return Deposit{std::string(step), std::string(value)};
+}
+
+std::string to_payload(const std::vector<std::string>& values) {
+  PayloadWriter writer;
+  writer.number(static_cast<std::uint32_t>(values.size()));
+  for (const std::string& value : values) writer.bytes(value);
+  return writer.take();
+}
+
+std::optional<std::vector<std::string>> parse_values(std::string_view payload, int num_ranks) {
+  PayloadReader reader(payload);
+  if (reader.number() != static_cast<std::uint32_t>(num_ranks)) return std::nullopt;
+  std::vector<std::string> values;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const std::string_view value = reader.bytes();
+    if (!reader.is_good() || value.size() > Store::kMaxMessageBytes) return std::nullopt;
+    values.emplace_back(value);
+  }
+  if (!reader.is_done()) return std::nullopt;
+  return values;
 }
 
 std::string ranks_to_payload(const std::vector<int>& ranks) {
@@ -152,9 +182,12 @@ std::string ranks_to_payload(const std::vector<int>& ranks) {
 
 std::vector<int> parse_ranks(std::string_view payload) {
   std::vector<int> ranks;
-  PayloadReader reader(payload);
-  for (std::size_t i = 0; i < payload.size() / 4; ++i) ranks.push_back(static_cast<int>(reader.number()));
-  return ranks;
+  PayloadReader reader(payload.substr(0, kMaxRanks * sizeof(std::uint32_t)));
+  for (;;) {
+    const std::uint32_t rank = reader.number();
+    if (!reader.is_good()) return ranks;
+    if (rank < static_cast<std::uint32_t>(kMaxRanks)) ranks.push_back(static_cast<int>(rank));
+  }
 }
 
 std::string library_version() { return fmt::format("{}.{}.{}", kVersionMajor, kVersionMinor, kVersionPatch); }

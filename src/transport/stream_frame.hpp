@@ -106,7 +106,21 @@ std::optional<Hello> parse_hello(std::string_view payload);
 std::string to_payload(const StoreFailure& failure);
 std::optional<StoreFailure> parse_failure(std::string_view payload);
 
+/// What a client gives to a step.
+struct Deposit {
+  std::string step;
+  std::string value;
+};
+
+/// Returns nothing if a length exceeds what a step's name or a value may have.
+std::optional<Deposit> parse_deposit(std::string_view payload);
+
+/// Everybody's values. Returns nothing if they are not `num_ranks`, or if one is longer than a value may be.
+std::string to_payload(const std::vector<std::string>& values);
+std::optional<std::vector<std::string>> parse_values(std::string_view payload, int num_ranks);
+
 std::string ranks_to_payload(const std::vector<int>& ranks);
+/// Leaves out what is no rank, and all after the most ranks that a group can have.
 std::vector<int> parse_ranks(std::string_view payload);
 
 /// Returns the library's version as ranks compare it.

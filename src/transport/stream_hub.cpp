@@ -60,12 +60,6 @@ class Progress {
   std::size_t num_told_ = 0;
 };
 
-/// What a client deposited for the step in progress.
-struct Deposit {
-  std::string step;
-  std::string value;
-};
-
 class StreamHub final : public Store {
  public:
   StreamHub(std::string where, int num_ranks, const JoinOptions& options)
@@ -216,13 +210,9 @@ class StreamHub final : public Store {
       if (const auto failure = parse_failure(frame->payload))
         fail(failure->code, failure->message, failure->origin_rank);
     }
-    PayloadReader reader(frame->payload);
-    Deposit deposit;
-    deposit.step = std::string(reader.bytes());
-    deposit.value = std::string(reader.bytes());
-    const bool is_good = frame->type == FrameType::value && reader.is_done() && deposit.step.size() <= kMaxStepBytes &&
-                         deposit.value.size() <= kMaxMessageBytes;
-    if (!is_good) fail(ErrorCode::transport_failure, fmt::format("rank {} sent something that is not a value", rank));
+    std::optional<Deposit> deposit;
+    if (frame->type == FrameType::value) deposit = parse_deposit(frame->payload);
+    if (!deposit) fail(ErrorCode::transport_failure, fmt::format("rank {} sent something that is not a value", rank));
     return deposit;
   }
 
@@ -231,10 +221,7 @@ class StreamHub final : public Store {
     std::string payload;
     try {
       check_same_step(steps);
-      PayloadWriter writer;
-      writer.number(static_cast<std::uint32_t>(num_ranks_));
-      for (const std::string& value : values) writer.bytes(value);
-      payload = writer.take();
+      payload = to_payload(values);
     } catch (const Error& error) {
       type = FrameType::refused;
       payload = to_payload(StoreFailure{error.code(), error.origin_rank(), error.what()});

@@ -1,6 +1,5 @@
 #include "transport/shm/connect.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,45 +9,15 @@
 #include "moebus/error.hpp"
 #include "transport/agreement.hpp"
 #include "transport/mapped_transport.hpp"
+#include "transport/shm/card.hpp"
 #include "transport/shm/host.hpp"
 #include "transport/shm/memory.hpp"
 #include "transport/shm/mesh.hpp"
-#include "transport/stream_frame.hpp"
 
 namespace moebus::transport {
 namespace {
 
 using base::idx;
-
-/// What a rank tells the others so that they can reach it.
-struct Card {
-  HostIdentity host;
-  MeshAddress address;
-};
-
-std::string to_payload(const Card& card) {
-  return PayloadWriter()
-      .bytes(card.host.boot_id)
-      .bytes(card.host.network_namespace)
-      .bytes(card.address.socket_name)
-      .raw(as_bytes(card.address.nonce))
-      .take();
-}
-
-Card parse_card(std::string_view payload) {
-  PayloadReader reader(payload);
-  Card card;
-  card.host.boot_id = std::string(reader.bytes());
-  card.host.network_namespace = std::string(reader.bytes());
-  card.address.socket_name = std::string(reader.bytes());
-  const std::string_view nonce = reader.raw(card.address.nonce.size());
-  constexpr std::size_t kMaxNameBytes = 100;
-  if (!reader.is_done() || card.address.socket_name.size() > kMaxNameBytes) {
-    throw Error(ErrorCode::transport_failure, "a rank told something that is not an address of shm");
-  }
-  std::copy(nonce.begin(), nonce.end(), card.address.nonce.begin());
-  return card;
-}
 
 class ShmTransport final : public MappedTransport {
  public:

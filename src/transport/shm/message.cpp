@@ -83,14 +83,20 @@ Came receive_message(int socket, MeshMessage& message, base::UniqueFd& descripto
   });
   const Came came = judge(length, message);
   if (came == Came::nothing || came == Came::end) return came;
+  bool has_several = false;
   for (cmsghdr* header = CMSG_FIRSTHDR(&packet); header != nullptr; header = CMSG_NXTHDR(&packet, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    if (header->cmsg_len != CMSG_LEN(sizeof(int))) continue;
-    int received = -1;
-    std::memcpy(&received, CMSG_DATA(header), sizeof received);
-    descriptor = base::UniqueFd(received);
+    // The room for one is rounded up, so that two fit: each that came is this process's now, and must be closed.
+    const std::size_t num = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < num; ++i) {
+      int received = -1;
+      std::memcpy(&received, CMSG_DATA(header) + i * sizeof received, sizeof received);
+      descriptor = base::UniqueFd(received);
+    }
+    has_several = has_several || num > 1;
   }
-  return (packet.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ? Came::wrong : came;
+  if (has_several) descriptor.reset();
+  return has_several || (packet.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ? Came::wrong : came;
 }
 
 Came peek_message(int socket, MeshMessage& message) noexcept {

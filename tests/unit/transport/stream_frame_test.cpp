@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "moebus/types.hpp"
+
 namespace moebus::transport {
 namespace {
 
@@ -74,7 +76,45 @@ TEST(StoreFailurePayload, ComesBackAndRefusesUnknownCodes) {
   EXPECT_FALSE(parse_failure(PayloadWriter().number(99).number(0).bytes("").take()));
 }
 
+TEST(StoreFailurePayload, RefusesAnOriginThatIsNoRank) {
+  for (const int rank : {-2, kMaxRanks, 1'000'000}) {
+    EXPECT_FALSE(parse_failure(to_payload(StoreFailure{ErrorCode::peer_lost, rank, "text"}))) << rank;
+  }
+}
+
+TEST(DepositPayload, ComesBackAndIsRefusedIfSomethingIsTooLong) {
+  const auto payload = [](std::size_t step_bytes, std::size_t value_bytes) {
+    return PayloadWriter().bytes(std::string(step_bytes, 's')).bytes(std::string(value_bytes, 'v')).take();
+  };
+  const auto parsed = parse_deposit(payload(256, 3));
+  ASSERT_TRUE(parsed);
+  EXPECT_EQ(parsed->step, std::string(256, 's'));
+  EXPECT_EQ(parsed->value, "vvv");
+  EXPECT_TRUE(parse_deposit(payload(0, Store::kMaxMessageBytes)));
+  EXPECT_FALSE(parse_deposit(payload(257, 3)));
+  EXPECT_FALSE(parse_deposit(payload(0, Store::kMaxMessageBytes + 1)));
+  EXPECT_FALSE(parse_deposit(payload(1, 3) + "x"));
+  EXPECT_FALSE(parse_deposit(payload(1, 3).substr(0, 8)));
+}
+
+TEST(ValuesPayload, ComesBackAndIsRefusedInAnotherNumberOrTooLong) {
+  const std::vector<std::string> values{"", "a", std::string(1000, 'b')};
+  const std::string payload = to_payload(values);
+  EXPECT_EQ(parse_values(payload, 3), values);
+  EXPECT_FALSE(parse_values(payload, 2));
+  EXPECT_FALSE(parse_values(payload, 4));
+  EXPECT_FALSE(parse_values(payload + "x", 3));
+  EXPECT_FALSE(parse_values(payload.substr(0, payload.size() - 1), 3));
+  EXPECT_FALSE(parse_values(to_payload(std::vector{std::string(Store::kMaxMessageBytes + 1, 'v')}), 1));
+}
+
 TEST(RanksPayload, ComesBack) { EXPECT_EQ(parse_ranks(ranks_to_payload({3, 5, 63})), (std::vector<int>{3, 5, 63})); }
+
+TEST(RanksPayload, LeavesOutWhatIsNoRankAndEndsWhereAGroupDoes) {
+  EXPECT_EQ(parse_ranks(ranks_to_payload({3, 64, -1, 5})), (std::vector<int>{3, 5}));
+  EXPECT_EQ(parse_ranks(ranks_to_payload(std::vector<int>(1000, 1))).size(), std::size_t{kMaxRanks});
+  EXPECT_EQ(parse_ranks(ranks_to_payload({3}) + "xy"), std::vector<int>{3});
+}
 
 TEST(Printable, ReplacesWhatATerminalWouldObeyAndCutsLongText) {
   EXPECT_EQ(printable("a\x1b[1m\n\xC3z"), "a?[1m??z");

@@ -75,6 +75,37 @@ TEST(MeshMessage, IsWrongInAnotherLengthOrWithoutItsMagic) {
   EXPECT_EQ(receive_message(pair.right.get(), received, descriptor), Came::wrong);
 }
 
+TEST(MeshMessage, IsWrongWithSeveralDescriptorsAndKeepsNone) {
+  const SocketPair pair;
+  MeshMessage sent;
+  iovec part{&sent, sizeof sent};
+  alignas(cmsghdr) char space[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr packet{};
+  packet.msg_iov = &part;
+  packet.msg_iovlen = 1;
+  packet.msg_control = space;
+  packet.msg_controllen = sizeof space;
+  cmsghdr* header = CMSG_FIRSTHDR(&packet);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(2 * sizeof(int));
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const base::UniqueFd read_end(ends[0]);
+  const int both[2] = {ends[1], ends[1]};
+  std::memcpy(CMSG_DATA(header), both, sizeof both);
+  ASSERT_EQ(::sendmsg(pair.left.get(), &packet, 0), 64);
+  ::close(ends[1]);
+  MeshMessage received;
+  base::UniqueFd descriptor;
+  EXPECT_EQ(receive_message(pair.right.get(), received, descriptor), Came::wrong);
+  EXPECT_FALSE(descriptor.is_open());
+  // Nobody holds the pipe's other end any more: it ends.
+  char byte;
+  ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
+  EXPECT_EQ(::read(read_end.get(), &byte, 1), 0);
+}
+
 TEST(MeshMessage, ShowsTheLastWordsOfAPeerThatLeftOursUnread) {
   SocketPair pair;
   MeshMessage goodbye;
