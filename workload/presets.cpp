@@ -30,7 +30,8 @@ class EntryReader {
       : path_(path), number_(number), entry_(entry) {
     if (!entry.is_object()) reject("is not an object");
     for (const auto& [key, value] : entry.items()) {
-      if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) reject("has the unknown key '" + key + "'");
+      if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+        reject("has the unknown key '" + key.substr(0, kMaxTextLength) + "'");
     }
   }
 
@@ -65,7 +66,10 @@ class EntryReader {
 
  private:
   [[noreturn]] void reject_value(const char* key, const std::string& allowed) const {
-    reject(std::string("has ") + key + " = " + entry_[key].dump().substr(0, kMaxTextLength) + ", allowed: " + allowed);
+    const json& found = entry_[key];
+    // Only scalars are shown: printing what is nested goes as deep as it does.
+    const std::string shown = found.is_structured() ? std::string("an ") + found.type_name() : found.dump();
+    reject(std::string("has ") + key + " = " + shown.substr(0, kMaxTextLength) + ", allowed: " + allowed);
   }
 
   const json& value(const char* key) const {

@@ -15,6 +15,15 @@ class LineReader {
  public:
   LineReader(const std::string& path, const RoutingShape& shape) : path_(path), shape_(shape) {}
 
+  /// Takes the next line, of one that is too long only as much as shows it; false if there is none.
+  bool take_line(std::istream& file, std::string& line) {
+    file.getline(buffer_.data(), static_cast<std::streamsize>(buffer_.size()));
+    const auto num_taken = static_cast<std::size_t>(file.gcount());
+    const bool has_newline = file.good();
+    line.assign(buffer_.data(), has_newline ? num_taken - 1 : num_taken);
+    return num_taken > 0;
+  }
+
   void read(const std::string& line, std::vector<std::int64_t>& ids) {
     ++line_number_;
     if (line.size() > kMaxLineBytes) reject("is longer than " + std::to_string(kMaxLineBytes) + " bytes");
@@ -34,8 +43,9 @@ class LineReader {
         (!value.is_number_unsigned() || value.get<std::uint64_t>() < static_cast<std::uint64_t>(shape_.num_experts));
     const std::int64_t expert = fits ? value.get<std::int64_t>() : -2;
     if (expert < -1 || expert >= shape_.num_experts) {
-      reject("has the id " + value.dump() + ", allowed are -1 (no expert) to " +
-             std::to_string(shape_.num_experts - 1));
+      // Only scalars are shown: printing what is nested goes as deep as it does.
+      const std::string shown = value.is_structured() ? std::string("that is an ") + value.type_name() : value.dump();
+      reject("has the id " + shown + ", allowed are -1 (no expert) to " + std::to_string(shape_.num_experts - 1));
     }
     return expert;
   }
@@ -48,6 +58,7 @@ class LineReader {
   const std::string& path_;
   const RoutingShape& shape_;
   std::size_t line_number_ = 0;
+  std::vector<char> buffer_ = std::vector<char>(kMaxLineBytes + 2);
 };
 
 }  // namespace
@@ -58,7 +69,7 @@ std::vector<std::int64_t> read_routing_file(const std::string& path, const Routi
   std::vector<std::int64_t> ids;
   LineReader reader(path, shape);
   std::string line;
-  while (std::getline(file, line)) reader.read(line, ids);
+  while (reader.take_line(file, line)) reader.read(line, ids);
   if (ids.empty())
     throw Error(ErrorCode::invalid_argument, "routing file " + path + " has no lines, at least one is needed");
   return ids;

@@ -80,6 +80,7 @@ TEST(Presets, NameEntryKeyAndValueOfWhatIsWrong) {
 
   const Case cases[] = {
       {entry_with("\"hidden\"", "\"width\""), "model 0 (a-1) has the unknown key 'width'"},
+      {entry_with("\"hidden\"", "\"" + std::string(200, 'w') + "\""), "has the unknown key 'wwwwwww"},
       {entry_with("\"hidden\": 64, ", ""), "model 0 (a-1) has no 'hidden'"},
       {entry_with("64", "\"64\""), "has hidden = \"64\", allowed: an integer from 1 to 262144"},
       {entry_with("64", "64.5"), "has hidden = 64.5"},
@@ -98,6 +99,13 @@ TEST(Presets, NameEntryKeyAndValueOfWhatIsWrong) {
       {"7", "model 0 is not an object"},
   };
   for (const Case& c : cases) EXPECT_THAT(message_of(file_of(c.entry)), HasSubstr(c.message));
+}
+
+TEST(Presets, DoNotShowWhatIsNestedHoweverDeep) {
+  // As deep as the largest file allows: printing it would need a stack as deep.
+  const std::string nested = std::string(500'000, '[') + std::string(500'000, ']');
+  EXPECT_THAT(message_of(file_of(entry_with("64", nested))), HasSubstr("has hidden = an array, allowed: an integer"));
+  EXPECT_THAT(message_of(file_of(entry_with("\"A\"", R"({"a": {}})"))), HasSubstr("has title = an object"));
 }
 
 TEST(Presets, RefuseFilesOfAnotherForm) {

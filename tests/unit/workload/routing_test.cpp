@@ -225,6 +225,26 @@ TEST(RoutingFile, NamesTheWrongLine) {
   }
 }
 
+TEST(RoutingFile, TakesALastLineWithoutANewlineAndOneOfTheGreatestLength) {
+  const std::string longest = "[0, 1" + std::string((std::size_t{16} << 10U) - 6, ' ') + "]";
+  const TemporaryFile file(longest + "\n[2, 3]");
+  EXPECT_THAT(read_routing_file(file.path(), {4, 2, 2}), ElementsAre(0, 1, 2, 3));
+  const TemporaryFile longer(longest + " \n");
+  EXPECT_THAT(message_of([&] { (void)read_routing_file(longer.path(), {4, 2, 2}); }),
+              HasSubstr("line 1 is longer than 16384 bytes"));
+}
+
+TEST(RoutingFile, ReadsNoMoreOfAnEndlessLineThanShowsIt) {
+  EXPECT_THAT(message_of([&] { (void)read_routing_file("/dev/zero", {4, 2, 2}); }),
+              HasSubstr("line 1 is longer than 16384 bytes"));
+}
+
+TEST(RoutingFile, DoesNotShowWhatIsNested) {
+  const TemporaryFile file("[0, " + std::string(8000, '[') + std::string(8000, ']') + "]\n");
+  EXPECT_THAT(message_of([&] { (void)read_routing_file(file.path(), {4, 2, 2}); }),
+              HasSubstr("line 1 has the id that is an array"));
+}
+
 TEST(RoutingFile, RefusesLongLinesAndMissingFiles) {
   const TemporaryFile file("[0, 1" + std::string(20000, ' ') + "]\n");
   EXPECT_THAT(message_of([&] { (void)read_routing_file(file.path(), {4, 2, 2}); }), HasSubstr("line 1 is longer than"));
