@@ -145,14 +145,14 @@ struct CombineResult {
 
 /// What one rank hands to combine_backward.
 struct CombineGradInput {
-  ConstTensorView grad_tokens;  ///< [T, hidden] gradient of CombineResult::tokens; rows contiguous, any row stride
-  DispatchHandle handle;        ///< the one that combine was given
+  ConstTensorView grad_tokens{};  ///< [T, hidden] gradient of CombineResult::tokens; rows contiguous, any row stride
+  DispatchHandle handle{};        ///< the one that combine was given
   Weighting weighting = Weighting::none;  ///< as combine was given it; `given` is refused: give weights to dispatch
   /// CombineInput::rows of that combine, for the gradient of the weights. Optional; expert layouts with
   /// config.combine_lane.
-  ConstTensorView rows;
-  TensorView grad_rows;  ///< receives the gradient, as DispatchOutput::tokens would; library memory when not given
-  TensorView lane;       ///< [rows of the layout, K] f32, receives the lane; library memory when not given
+  ConstTensorView rows{};
+  TensorView grad_rows{};  ///< receives the gradient, as DispatchOutput::tokens would; library memory when not given
+  TensorView lane{};       ///< [rows of the layout, K] f32, receives the lane; library memory when not given
 };
 
 /// Gradient of what a rank handed to combine. grad_rows is valid until release(), the lane until the exchange's next
@@ -177,10 +177,10 @@ class CombineGradients {
 
 /// What one rank hands to dispatch_backward.
 struct DispatchGradInput {
-  ConstTensorView grad_rows;  ///< gradient of DispatchResult::tokens, laid out as they were, in combine dtype
-  DispatchHandle handle;      ///< of that dispatch
-  ConstTensorView lane;  ///< CombineGradients::lane; rank_major: the caller's own, as CombineInput::lane. Optional
-  TensorView grad_tokens;  ///< [T, hidden] of combine dtype, receives the gradient; library memory when not given
+  ConstTensorView grad_rows{};  ///< gradient of DispatchResult::tokens, laid out as they were, in combine dtype
+  DispatchHandle handle{};      ///< of that dispatch
+  ConstTensorView lane{};    ///< CombineGradients::lane; rank_major: the caller's own, as CombineInput::lane. Optional
+  TensorView grad_tokens{};  ///< [T, hidden] of combine dtype, receives the gradient; library memory when not given
 };
 
 /// Gradients of what a rank handed to dispatch. Views in library memory are valid until the next combine (or
