@@ -13,6 +13,7 @@ namespace {
 constexpr std::size_t kMaxVisitors = 128;                  // a flood pushes its own oldest out
 constexpr std::chrono::milliseconds kVisitLimit{5'000};    // for a visitor to prove itself
 constexpr std::chrono::milliseconds kLeavingLimit{1'000};  // to read why it was turned away
+constexpr int kMaxAcceptsAtOnce = 32;                      // so that a crowd does not fill the queue of the system
 constexpr std::chrono::milliseconds kAcceptPause{50};      // after a failed accept, e.g. no descriptors left
 
 }  // namespace
@@ -25,9 +26,11 @@ struct StreamDoor::Listening : std::enable_shared_from_this<StreamDoor::Listenin
   void wait() {
     socket.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](asio::error_code error) {
       if (error || !self->socket.is_open()) return;
-      base::UniqueFd newcomer = accept_stream(self->socket.native_handle(), self->is_local);
-      if (!newcomer.is_open()) return self->wait_a_little();
-      self->accepted.push_back(std::move(newcomer));
+      for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
+        base::UniqueFd newcomer = accept_stream(self->socket.native_handle(), self->is_local);
+        if (!newcomer.is_open()) return i == 0 ? self->wait_a_little() : self->wait();
+        self->accepted.push_back(std::move(newcomer));
+      }
       self->wait();
     });
   }
