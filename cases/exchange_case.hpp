@@ -1,10 +1,13 @@
 // Exchange case: a configuration and what all ranks feed into it, random or chosen, and what the oracle says comes out.
-// Room: tests · host.
+// Room: cases · host.
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,7 +17,7 @@
 #include "oracle/combine.hpp"
 #include "oracle/dispatch.hpp"
 
-namespace moebus::tests {
+namespace moebus::cases {
 
 /// How a case's tokens choose experts.
 enum class Gate : std::uint8_t { uniform, skewed, single, masked, repeated };
@@ -39,8 +42,17 @@ struct ExchangeCase {
   std::vector<int> nodes;      ///< node of each rank; empty = they say nothing of nodes
   int levels = 0;              ///< as GroupOptions::levels
   MapPeers map_peers = MapPeers::reachable;
-  Placement placement;  ///< set after prepare, if not empty
-  ReplicaRule rule;     ///< with a placement; empty = the default rule
+  Placement placement;      ///< set after prepare, if not empty
+  ReplicaRule rule;         ///< with a placement; empty = the default rule
+  bool in_overlap = false;  ///< calls take turns in two contexts, and are posted before they are waited for
+};
+
+/// What somebody wants to say of random groups; the rest is drawn.
+struct GroupChoice {
+  std::vector<int> nodes;  ///< node of each rank; empty = drawn
+  std::optional<int> levels;
+  std::optional<MapPeers> map_peers;
+  std::optional<InterNode> inter_node;
 };
 
 /// The three ways rows can travel.
@@ -59,8 +71,15 @@ void set_route(ExchangeConfig& config, Route route, int num_ranks);
 [[nodiscard]] ExchangeCase random_case(std::uint64_t seed, int num_ranks, Route route);
 
 /// Makes a random case over nodes: one, halves, all but one, two single ranks and the rest, or interleaved; direct or
-/// through gateways, mapped or not, sometimes with seats and replicas.
-[[nodiscard]] ExchangeCase random_group_case(std::uint64_t seed, int num_ranks, Route route);
+/// through gateways, mapped or not, sometimes with seats and replicas, sometimes in overlap.
+[[nodiscard]] ExchangeCase random_group_case(std::uint64_t seed,
+                                             int num_ranks,
+                                             Route route,
+                                             const GroupChoice& choice = {});
+
+/// Makes the options of one rank of a case's group out of those that are the same for every case: it says which node it
+/// is on, with the case's levels and mapping.
+[[nodiscard]] GroupOptions group_options(const ExchangeCase& one, int rank, const GroupOptions& common);
 
 /// Returns the group of a case as the oracle sees it: levels decided.
 [[nodiscard]] oracle::GroupShape group_of(const ExchangeCase& one);
@@ -93,9 +112,6 @@ void fill_answer(
 /// The same for the lane.
 [[nodiscard]] float answer_lane(int owner, std::int64_t position, int choice);
 
-/// Returns MOEBUS_TEST_SEED, or the seed that all runs use; tests with seeds begin at it.
-[[nodiscard]] std::uint64_t first_seed();
-
 /// What the calls of a case must send at least, all of them together; dropped rows count.
 struct LeastTraffic {
   oracle::Traffic dispatch;
@@ -104,11 +120,18 @@ struct LeastTraffic {
   void add(const ExchangeCase& one, const DispatchTruth& truth);
 };
 
-/// How many times fewer random cases a build with sanitizers runs.
-#ifdef MOEBUS_TEST_SLOWDOWN
-inline constexpr int kSlowdown = MOEBUS_TEST_SLOWDOWN;
-#else
-inline constexpr int kSlowdown = 1;
-#endif
+/// All calls of a case.
+struct CaseTruth {
+  std::vector<DispatchTruth> dispatched;  // [calls]
+  std::vector<CombineTruth> combined;     // [calls]
+  std::array<LeastTraffic, 2> least;      // by context
+};
 
-}  // namespace moebus::tests
+[[nodiscard]] CaseTruth make_truth(const ExchangeCase& one);
+
+/// The context of a call.
+[[nodiscard]] inline int context_of(const ExchangeCase& one, int call) noexcept {
+  return one.in_overlap ? call % 2 : 0;
+}
+
+}  // namespace moebus::cases

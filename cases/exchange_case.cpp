@@ -1,24 +1,25 @@
-#include "tests/support/exchange_case.hpp"
+#include "cases/exchange_case.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <sstream>
 
-#include "base/math.hpp"
 #include "oracle/numbers.hpp"
 #include "workload/data.hpp"
 #include "workload/random.hpp"
 #include "workload/routing.hpp"
 
-namespace moebus::tests {
+namespace moebus::cases {
 namespace {
 
-using base::idx;
 using workload::Random;
 using workload::seed_from;
+
+std::size_t idx(std::int64_t i) noexcept { return static_cast<std::size_t>(i); }
+
+std::size_t align_up(std::size_t bytes, std::size_t to) noexcept { return (bytes + to - 1) / to * to; }
 
 template <class T, std::size_t N>
 T pick(Random& random, const std::array<T, N>& from) {
@@ -35,7 +36,7 @@ std::size_t travel_bytes(const ExchangeConfig& config) {
   // At most 15 bytes of padding for each of four parts, and slots of 64 bytes.
   std::size_t bytes = oracle::received_row_bytes(config) + oracle::scale_row_bytes(config.hidden, config.scale_format);
   for (const int side : config.side_bytes) bytes += idx(side);
-  return base::align_up(bytes + 60, std::size_t{64});
+  return align_up(bytes + 60, 64);
 }
 
 void choose_types(Random& random, ExchangeConfig& config) {
@@ -161,7 +162,7 @@ void make_room_for_gateways(ExchangeCase& one) {
   if (one.config.path != Path::throughput || !oracle::GroupShape{one.num_ranks, one.nodes, 2}.has_several_nodes())
     return;
   const ExchangeConfig& config = one.config;
-  const std::size_t answer = base::align_up(answer_row_bytes(config) + 4 * idx(config.num_topk) + 80, std::size_t{64});
+  const std::size_t answer = align_up(answer_row_bytes(config) + 4 * idx(config.num_topk) + 80, 64);
   const std::size_t relayed = idx(std::min(one.num_ranks, config.num_topk)) * idx(one.num_ranks);
   one.config.stage_bytes += 6 * relayed * answer;
 }
@@ -238,17 +239,12 @@ oracle::HomeInput make_home(const ExchangeCase& one, const oracle::RankInput& in
 
 }  // namespace
 
-std::uint64_t first_seed() {
-  const char* const text = std::getenv("MOEBUS_TEST_SEED");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
-}
-
 void set_route(ExchangeConfig& config, Route route, int num_ranks) {
   config.path = route == Route::latency ? Path::latency : Path::throughput;
   config.delivery = route == Route::staged ? Delivery::staged : Delivery::direct;
   if (route != Route::staged) return;
   // Room for three rows a round and source, or three tokens a round at home, whichever is more.
-  const std::size_t answer = base::align_up(answer_row_bytes(config) + 4 * idx(config.num_topk) + 80, std::size_t{64});
+  const std::size_t answer = align_up(answer_row_bytes(config) + 4 * idx(config.num_topk) + 80, 64);
   const std::size_t dispatch = 6 * idx(num_ranks) * travel_bytes(config);
   const std::size_t combine = 6 * idx(config.num_topk) * answer;
   config.stage_bytes = std::max(dispatch, combine);
@@ -282,7 +278,7 @@ ExchangeCase random_case(std::uint64_t seed, int num_ranks, Route route) {
   return one;
 }
 
-ExchangeCase random_group_case(std::uint64_t seed, int num_ranks, Route route) {
+ExchangeCase random_group_case(std::uint64_t seed, int num_ranks, Route route, const GroupChoice& choice) {
   ExchangeCase one = random_case(seed, num_ranks, route);
   Random random(seed_from(seed, 41));
   ExchangeConfig& config = one.config;
@@ -290,13 +286,27 @@ ExchangeCase random_group_case(std::uint64_t seed, int num_ranks, Route route) {
   one.levels = pick(random, std::array{0, 0, 0, 1, 2});
   one.map_peers = pick(random, std::array{MapPeers::reachable, MapPeers::node, MapPeers::none});
   config.inter_node = happens(random, 70) ? InterNode::gateway : InterNode::direct;
+  if (!choice.nodes.empty()) one.nodes = choice.nodes;
+  one.levels = choice.levels.value_or(one.levels);
+  one.map_peers = choice.map_peers.value_or(one.map_peers);
+  config.inter_node = choice.inter_node.value_or(config.inter_node);
   make_room_for_gateways(one);
+  one.in_overlap = Random(seed_from(seed, 43)).below(4) == 0;
+  if (one.in_overlap) one.num_calls += 1;
   if (!happens(random, 40)) return one;
   config.seats_per_rank = (config.num_experts + num_ranks - 1) / num_ranks + static_cast<int>(random.below(3));
   if (happens(random, 25)) return one;  // experts in order
   one.placement = choose_placement(random, config, num_ranks);
   if (happens(random, 40)) one.rule = turn_by_expert;
   return one;
+}
+
+GroupOptions group_options(const ExchangeCase& one, int rank, const GroupOptions& common) {
+  GroupOptions options = common;
+  if (!one.nodes.empty()) options.host_id = "node-" + std::to_string(one.nodes[idx(rank)]);
+  options.levels = one.levels;
+  options.map_peers = one.map_peers;
+  return options;
 }
 
 oracle::GroupShape group_of(const ExchangeCase& one) {
@@ -325,7 +335,7 @@ std::string describe(const ExchangeCase& one) {
   text << ", levels " << one.levels << ", mapped " << to_string(one.map_peers) << ", between nodes "
        << to_string(config.inter_node) << ", seats " << config.seats_per_rank << ":";
   for (const std::int32_t expert : one.placement.experts) text << " " << expert;
-  text << (one.rule ? ", own rule" : "");
+  text << (one.rule ? ", own rule" : "") << (one.in_overlap ? ", in overlap" : "");
   return text.str();
 }
 
@@ -369,6 +379,16 @@ void LeastTraffic::add(const ExchangeCase& one, const DispatchTruth& truth) {
   combine += oracle::least_combine_traffic(truth.expected, one.config.combine_lane);
 }
 
+CaseTruth make_truth(const ExchangeCase& one) {
+  CaseTruth truth;
+  for (int call = 0; call < one.num_calls; ++call) {
+    truth.dispatched.push_back(make_dispatch_truth(one, call));
+    truth.combined.push_back(make_combine_truth(one, truth.dispatched.back(), call));
+    truth.least[idx(context_of(one, call))].add(one, truth.dispatched.back());
+  }
+  return truth;
+}
+
 void fill_answer(
     const ExchangeConfig& config, std::uint64_t seed, int owner, std::int64_t position, std::span<std::byte> row) {
   const auto place = static_cast<std::uint64_t>(position);
@@ -379,4 +399,4 @@ float answer_lane(int owner, std::int64_t position, int choice) {
   return static_cast<float>(owner + 1) * 0.5F + static_cast<float>(position) + static_cast<float>(choice) * 1024.0F;
 }
 
-}  // namespace moebus::tests
+}  // namespace moebus::cases
