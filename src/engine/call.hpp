@@ -25,7 +25,8 @@ struct Call {
   std::uint32_t epoch = 0;
   sync::Operation operation = sync::Operation::none;
   std::uint64_t digest = 0;
-  bool is_refused = false;  ///< by this rank, which then may not know the digest
+  bool is_refused = false;   ///< by this rank, which then may not know the digest
+  bool sends_ahead = false;  ///< rows leave before anyone's arrival was waited for
 };
 
 /// Returns an operation's name for messages.

@@ -103,15 +103,15 @@ void ExchangeCore::begin_combine(CombineState& state) {
   state.flows.clear();
   lay_out(state);
   publish_weights(state);
-  announce(state.call, nullptr);
   // Weights that come now must be here before rows can be added.
-  if (!is_throughput && !state.have_weights_come) push_latency_rows(state);
+  state.call.sends_ahead = !is_throughput && !state.have_weights_come;
+  announce(state.call, nullptr);
+  if (state.call.sends_ahead) push_latency_rows(state);
 }
 
 CombineResult ExchangeCore::end_combine(CombineState& state) {
   group_->check_usable();
-  wait_for_arrivals(
-      state.call, stats_.combine, stats_.combine_peers, state.refusal ? &*state.refusal : nullptr);
+  wait_for_arrivals(state.call, stats_.combine, stats_.combine_peers, state.refusal ? &*state.refusal : nullptr);
   if (shape_.config.path == Path::throughput) {
     run_combine_rounds(state);
   } else {
@@ -170,22 +170,22 @@ void ExchangeCore::push_rows(CombineState& state, int home, model::RowRange rows
   const auto stride = shape_.combine_row.stride_bytes;
   for (std::int32_t first = rows.first; first < rows.last; first += kSumBlock) {
     const model::RowRange block{first, std::min<std::int32_t>(first + kSumBlock, rows.last)};
-    const std::size_t num = model::list_owner_slots(
-        shape_, state.handle->receive, block, slots, scratch_.slots, scratch_.has_payload);
+    const std::size_t num =
+        model::list_owner_slots(shape_, state.handle->receive, block, slots, scratch_.slots, scratch_.has_payload);
     const std::span<const std::int32_t> at = scratch_.slots.first(num);
     if (context_->is_mapped(target)) {
       push_block(state, home, block, slots.data, at);
       continue;
     }
     // Made side by side in the outbox, as many at a time as it holds, and put one by one.
-    const std::int32_t rows_at_once = std::max<std::int32_t>(
-        1,
-        static_cast<std::int32_t>(context_->outbox().piece_bytes() / stride /
-                                  (is_per_expert(shape_) ? idx(shape_.config.num_topk) : 1)));
+    const std::int32_t rows_at_once =
+        std::max<std::int32_t>(1,
+                               static_cast<std::int32_t>(context_->outbox().piece_bytes() / stride /
+                                                         (is_per_expert(shape_) ? idx(shape_.config.num_topk) : 1)));
     for (std::int32_t begin = block.first; begin < block.last; begin += rows_at_once) {
       const model::RowRange part{begin, std::min(begin + rows_at_once, block.last)};
-      const std::size_t num_made = model::list_owner_slots(
-          shape_, state.handle->receive, part, slots, scratch_.slots, scratch_.has_payload);
+      const std::size_t num_made =
+          model::list_owner_slots(shape_, state.handle->receive, part, slots, scratch_.slots, scratch_.has_payload);
       if (num_made == 0) continue;
       std::byte* made = context_->outbox().take(num_made * stride);
       push_block(state, home, part, made, {});
@@ -240,7 +240,8 @@ void ExchangeCore::put_combined(int peer,
     // A row that was dropped still tells so.
     const std::size_t begin = has_payload == nullptr || has_payload[i] != 0 ? 0 : format.lane_offset_bytes;
     if (begin >= end) continue;
-    const std::byte* place = slots.data + static_cast<std::int64_t>(slot[i]) * static_cast<std::int64_t>(format.stride_bytes);
+    const std::byte* place =
+        slots.data + static_cast<std::int64_t>(slot[i]) * static_cast<std::int64_t>(format.stride_bytes);
     context_->outbox().put(peer, place + begin, rows + i * format.stride_bytes + begin, end - begin);
   }
 }
@@ -257,7 +258,8 @@ void ExchangeCore::relay_rows(CombineState& state,
   const int home = relay.served[idx(index)];
   const bool is_mapped = context_->is_mapped(home);
   const auto most = static_cast<std::int32_t>(
-      is_mapped ? kSumBlock : std::min<std::size_t>(idx(kSumBlock), context_->outbox().piece_bytes() / format.stride_bytes));
+      is_mapped ? kSumBlock
+                : std::min<std::size_t>(idx(kSumBlock), context_->outbox().piece_bytes() / format.stride_bytes));
   for (std::int32_t first = rows.first; first < rows.last; first += most) {
     const model::RowRange block{first, std::min(first + most, rows.last)};
     const auto num = idx(block.last - block.first);

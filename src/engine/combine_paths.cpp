@@ -1,5 +1,5 @@
-// The ways a combine's rows take home: into slots on the latency path, in rounds on the throughput path; from other nodes
-// through a gateway that adds them up.
+// The ways a combine's rows take home: into slots on the latency path, in rounds on the throughput path; from other
+// nodes through a gateway that adds them up.
 
 #include <algorithm>
 

@@ -63,10 +63,8 @@ Context::CoverTimes Context::cover(const MemoryNeeds& needs) {
     windows_ = group_.transport().register_memory(wanted.window.total(), base::Deadline(group_.options().join_limit));
   }
   needs_ = wanted;
-  outbox_.set_memory(windows_.id,
-                     windows_.local.data,
-                     windows_.local.data + needs_.window.outbox_offset(),
-                     needs_.outbox_piece_bytes);
+  outbox_.set_memory(
+      windows_.id, windows_.local.data, windows_.local.data + needs_.window.outbox_offset(), needs_.outbox_piece_bytes);
   times.allocate_us = micros(allocated - start);
   times.map_us = micros(base::Clock::now() - allocated);
   return times;
@@ -92,24 +90,23 @@ Call Context::begin_call(sync::Operation operation, std::uint64_t digest) noexce
 
 void Context::signal_arrived(const Call& call, int peer, const Refusal* refusal) noexcept {
   const int rank = group_.rank();
-  // A peer that is not mapped gets a copy of the own entry. It may be written again two calls later: by then the peer has
-  // answered, so the copy is long there.
+  // A peer that is not mapped gets a copy of the own entry. It may be written again two calls later: by then the peer
+  // has answered, so the copy is long there.
   sync::ContextBlock* mapped = block(peer);
   sync::CallHeader& header = (mapped != nullptr ? mapped : block(rank))->call[call.epoch % 2][idx(rank)];
   header.epoch = call.epoch;
   header.operation = static_cast<std::uint8_t>(call.operation);
   header.digest = call.digest;
   header.is_refused = refusal != nullptr ? 1 : 0;
+  header.sends_ahead = call.sends_ahead ? 1 : 0;
   if (refusal != nullptr) {
     header.reason = static_cast<std::uint8_t>(refusal->code);
     header.refusal.set(refusal->text);
   }
   if (mapped == nullptr && !group_.is_cut_off(peer)) {
     const std::size_t size = refusal != nullptr ? sizeof(sync::CallHeader) : sync::kBareHeaderBytes;
-    group_.transport().put(peer,
-                           {block_.id, sync::offset_of_header(call.epoch, rank)},
-                           reinterpret_cast<const std::byte*>(&header),
-                           size);
+    group_.transport().put(
+        peer, {block_.id, sync::offset_of_header(call.epoch, rank)}, reinterpret_cast<const std::byte*>(&header), size);
   }
   signal(call, peer, own(Field::arrived));
 }
@@ -118,8 +115,8 @@ void Context::signal(const Call& call, int peer, const WordName& word, std::uint
   const sync::Word value =
       is_counted(word.field)
           ? sync::encode_count(group_.generation(), call.epoch, count)
-          : sync::encode(sync::Signal{
-                group_.generation(), call.epoch, call.operation, static_cast<std::uint32_t>(call.digest)});
+          : sync::encode(
+                sync::Signal{group_.generation(), call.epoch, call.operation, static_cast<std::uint32_t>(call.digest)});
   sync::make_signal(group_.faults(), call.epoch, peer, word.field, [&] {
     const std::size_t offset = sync::offset_of(word);
     if (std::byte* mapped = block_.peers[idx(peer)]) {
@@ -198,21 +195,27 @@ std::optional<Refusal> Context::read_header(const Call& call, int peer) {
     group_.poison(
         ErrorCode::invalid_argument,
         peer,
-        fmt::format("ranks are at different calls of context {}: rank {} is at call {} ({}) of the exchange with digest "
-                    "{:016x}, rank {} is at call {} ({}) of {:016x}. All ranks must make the same calls in the same order (different digests of "
-                    "the same call: exchanges, placements, or handles of different dispatches)",
-                    index_,
-                    group_.rank(),
-                    call.epoch,
-                    to_string(call.operation),
-                    call.digest,
-                    peer,
-                    header.epoch,
-                    to_string(seen),
-                    header.digest));
+        fmt::format(
+            "ranks are at different calls of context {}: rank {} is at call {} ({}) of the exchange with digest "
+            "{:016x}, rank {} is at call {} ({}) of {:016x}. All ranks must make the same calls in the same order "
+            "(different digests of "
+            "the same call: exchanges, placements, or handles of different dispatches)",
+            index_,
+            group_.rank(),
+            call.epoch,
+            to_string(call.operation),
+            call.digest,
+            peer,
+            header.epoch,
+            to_string(seen),
+            header.digest));
   }
   if (header.is_refused == 0) return std::nullopt;
   return Refusal{static_cast<ErrorCode>(header.reason), std::string(header.refusal.view())};
+}
+
+bool Context::does_peer_send_ahead(const Call& call, int peer) const noexcept {
+  return block(group_.rank())->call[call.epoch % 2][idx(peer)].sends_ahead != 0;
 }
 
 }  // namespace moebus::engine

@@ -120,6 +120,9 @@ class Context {
   /// After wait(arrived): checks that the peer made the same call (poisons otherwise), and returns its refusal, if any.
   std::optional<Refusal> read_header(const Call& call, int peer);
 
+  /// After read_header: true if the peer sends rows of the call without waiting for arrivals.
+  [[nodiscard]] bool does_peer_send_ahead(const Call& call, int peer) const noexcept;
+
   /// True if the word of `owner`'s block is there; only for mapped owners (tells why a chain of waits ends).
   [[nodiscard]] bool is_there_at(int owner, const Call& call, const sync::WordName& word, std::uint32_t count) const;
 

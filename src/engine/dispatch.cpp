@@ -1,5 +1,5 @@
-// Dispatch: checks, tables, plan, then the rows by one of the ways in dispatch_paths.cpp and dispatch_rounds.cpp, and the
-// result.
+// Dispatch: checks, tables, plan, then the rows by one of the ways in dispatch_paths.cpp and dispatch_rounds.cpp, and
+// the result.
 
 #include <fmt/format.h>
 
@@ -39,14 +39,16 @@ std::optional<Refusal> ExchangeCore::check_cached(const DispatchState& state) co
                    "topk_idx to get a new one"};
   }
   if (is_direct(shape_) && !slot.has_region) {
-    return Refusal{ErrorCode::invalid_argument,
-                   "dispatch: handle was made by an exchange without direct delivery, so it holds no positions for this "
-                   "one; use a handle of direct delivery, or dispatch with topk_idx"};
+    return Refusal{
+        ErrorCode::invalid_argument,
+        "dispatch: handle was made by an exchange without direct delivery, so it holds no positions for this "
+        "one; use a handle of direct delivery, or dispatch with topk_idx"};
   }
   if (state.input.topk_idx.is_given() || state.input.topk_weights.is_given()) {
-    return Refusal{ErrorCode::invalid_argument,
-                   "dispatch: handle and topk_idx (or topk_weights) are both given; with a handle the routing is that of "
-                   "its dispatch: leave them empty"};
+    return Refusal{
+        ErrorCode::invalid_argument,
+        "dispatch: handle and topk_idx (or topk_weights) are both given; with a handle the routing is that of "
+        "its dispatch: leave them empty"};
   }
   const std::int64_t num_tokens = state.input.tokens.num_dims > 0 ? state.input.tokens.shape[0] : 0;
   if (num_tokens != slot.send.num_tokens) {
@@ -173,8 +175,9 @@ void ExchangeCore::begin_dispatch(DispatchState& state) {
       std::accumulate(num_rows_to.begin(), num_rows_to.begin() + shape_.num_ranks, std::int64_t{0});
   state.stores = group_->backend().stores_for(idx(num_rows) * shape_.dispatch_row.payload_bytes);
   publish_tables(state);
+  state.call.sends_ahead = !is_throughput(shape_);
   announce(state.call, nullptr);
-  if (!is_throughput(shape_)) send_latency_rows(state);
+  if (state.call.sends_ahead) send_latency_rows(state);
 }
 
 DispatchResult ExchangeCore::end_dispatch(DispatchState& state) {
@@ -398,8 +401,8 @@ void ExchangeCore::count_dispatch(const DispatchState& state) {
     count(peer, sent, 0);
     // Rows come from whoever hands them over: the source, or the gateway for it.
     const bool is_linked = are_linked(peer, rank());
-    const std::int32_t received = is_linked ? receive.num_table_rows[idx(peer)]
-                                            : receive.first_row[idx(peer) + 1] - receive.first_row[idx(peer)];
+    const std::int32_t received =
+        is_linked ? receive.num_table_rows[idx(peer)] : receive.first_row[idx(peer) + 1] - receive.first_row[idx(peer)];
     count(heard(peer, Field::finished).writer, 0, static_cast<std::uint64_t>(received));
   }
   for (const int neighbour : shape_.topology.ranks_of(shape_.topology.node_of(rank()))) {

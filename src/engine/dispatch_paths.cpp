@@ -73,14 +73,13 @@ void ExchangeCore::send_latency_block(DispatchState& state, std::int64_t first, 
       scratch_.moves[num++] = {tokens[i], tokens[i]};
     }
     const backend::ConstRowArrays source = has_cast ? backend::ConstRowArrays(own_rows) : state.source;
-    write_rows(
-        hop, source, latency_slots(state.call, hop, rank()), scratch_.moves.first(num), has_cast, state.stores);
+    write_rows(hop, source, latency_slots(state.call, hop, rank()), scratch_.moves.first(num), has_cast, state.stores);
   });
 }
 
 void ExchangeCore::place_own_rows(DispatchState& state, model::RowRange rows) {
-  const std::size_t num = model::list_moves(
-      shape_, state.handle->receive, rows.first, rows.last, model::MoveSource::token, scratch_.moves);
+  const std::size_t num =
+      model::list_moves(shape_, state.handle->receive, rows.first, rows.last, model::MoveSource::token, scratch_.moves);
   const std::span<const RowMove> moves = scratch_.moves.first(num);
   if (shape_.config.cast != Cast::none && !is_throughput(shape_)) {
     // Cast already, on the way to the peers.
@@ -137,12 +136,8 @@ void ExchangeCore::relay_latency_rows(DispatchState& state) {
                                                    model::MoveSource::token,
                                                    0,
                                                    scratch_.moves);
-      write_rows(neighbour,
-                 source,
-                 latency_slots(state.call, neighbour, src),
-                 scratch_.moves.first(num),
-                 true,
-                 state.stores);
+      write_rows(
+          neighbour, source, latency_slots(state.call, neighbour, src), scratch_.moves.first(num), true, state.stores);
       // Only now: a neighbour that saw this word earlier would take rows that are not there (tests/model/gateway.pml).
       context_->signal(state.call, neighbour, context_->on_behalf_of(src, Field::finished));
     }

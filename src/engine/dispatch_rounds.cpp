@@ -18,7 +18,7 @@ void ExchangeCore::dispatch_throughput(DispatchState& state) {
     relay_tables(state);
     wait_for_relayed_tables(state);
   }
-  // Nothing is written into a region before its owner's arrival, which grants it (tests/model/throughput.pml).
+  // Nothing is written into a region before its owner's arrival, which grants it (tests/model/exchange.pml, NO_GRANT).
   if (is_direct(shape_) && !state.is_cached) plan_straight_rows(state);
   if (is_direct(shape_)) send_straight_rows(state);
   if (!state.is_planned) plan_from_tables(state);
@@ -41,12 +41,8 @@ void ExchangeCore::plan_straight_rows(DispatchState& state) {
     granted[idx(peer)] = std::min(facts_of(state.call, peer).granted_rows, shape_.capacity_rows);
   }
   const std::size_t ranks = idx(shape_.num_ranks);
-  model::plan_region(shape_,
-                     state.handle->send,
-                     rank(),
-                     {all_counts.data(), ranks},
-                     {granted.data(), ranks},
-                     state.handle->region);
+  model::plan_region(
+      shape_, state.handle->send, rank(), {all_counts.data(), ranks}, {granted.data(), ranks}, state.handle->region);
   state.handle->has_region = true;
 }
 
@@ -225,8 +221,8 @@ void ExchangeCore::take_round(DispatchState& state, int src, std::int64_t round)
   const model::ReceivePlan& receive = state.handle->receive;
   const std::int64_t first = round * layout_.dispatch_round_rows;
   const model::RowRange rows = model::rows_of_round(receive, src, first, first + layout_.dispatch_round_rows);
-  const std::size_t num = model::list_moves(
-      shape_, receive, rows.first, rows.last, model::MoveSource::round, scratch_.moves, first);
+  const std::size_t num =
+      model::list_moves(shape_, receive, rows.first, rows.last, model::MoveSource::round, scratch_.moves, first);
   const SlotArray slots = round_slots(rank(), src, round);
   group_->backend().copy_rows(shape_.dispatch_row,
                               slot_rows(shape_.dispatch_row, slots.data, slots.num),
@@ -240,8 +236,8 @@ void ExchangeCore::forward_round(DispatchState& state, int index, std::int64_t r
   const int src = relay.served[idx(index)];
   const std::int64_t first = round * layout_.dispatch_round_rows;
   const std::int32_t begin = relay.first_row[idx(index)] + static_cast<std::int32_t>(first);
-  const std::int32_t end = std::min(begin + static_cast<std::int32_t>(layout_.dispatch_round_rows),
-                                    relay.first_row[idx(index) + 1]);
+  const std::int32_t end =
+      std::min(begin + static_cast<std::int32_t>(layout_.dispatch_round_rows), relay.first_row[idx(index) + 1]);
   const SlotArray here = round_slots(rank(), src, round);
   const backend::RowArrays source = slot_rows(shape_.dispatch_row, here.data, here.num);
   for (const int neighbour : shape_.topology.ranks_of(shape_.topology.node_of(rank()))) {
@@ -254,10 +250,8 @@ void ExchangeCore::forward_round(DispatchState& state, int index, std::int64_t r
                scratch_.moves.first(num),
                true,
                backend::Stores::cached);
-    context_->signal(state.call,
-                     neighbour,
-                     context_->on_behalf_of(src, Field::rounds),
-                     static_cast<std::uint32_t>(round + 1));
+    context_->signal(
+        state.call, neighbour, context_->on_behalf_of(src, Field::rounds), static_cast<std::uint32_t>(round + 1));
   }
 }
 

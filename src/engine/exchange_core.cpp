@@ -95,8 +95,7 @@ ExchangeCore::ExchangeCore(std::shared_ptr<GroupCore> group, const ExchangeConfi
   for (int home = 0; shape_.has_gateways && home < shape_.num_ranks; ++home) {
     if (topology.are_neighbours(home, rank())) continue;
     const std::vector<int> served = topology.served_by(topology.gateway(home, topology.node_of(rank())));
-    relay_index_[idx(home)] =
-        static_cast<std::uint8_t>(std::find(served.begin(), served.end(), home) - served.begin());
+    relay_index_[idx(home)] = static_cast<std::uint8_t>(std::find(served.begin(), served.end(), home) - served.begin());
   }
   reset_stats();
 }
@@ -226,7 +225,8 @@ void ExchangeCore::set_placement(const Placement& placement, ReplicaRule rule) {
   }
   // Whoever finds a fault says so, and every rank then fails alike.
   const std::uint64_t digest = model::placement_digest(placement);
-  const std::string text = bad ? fmt::format("placement error={}\n", *bad) : fmt::format("placement digest={:016x}\n", digest);
+  const std::string text =
+      bad ? fmt::format("placement error={}\n", *bad) : fmt::format("placement digest={:016x}\n", digest);
   const std::vector<std::string> all = group_->all_gather("agree on a placement", text);
   if (bad) throw Error(ErrorCode::invalid_argument, *bad, rank());
   if (const auto differences = find_differences(all)) {
@@ -247,12 +247,13 @@ void ExchangeCore::check_prepared(std::string_view call) const {
 
 void ExchangeCore::check_free(std::string_view call) const {
   if (context_->open_call() == nullptr) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("{}: a call of context {} is in flight, and a context holds one at a time (Q = 1); wait for it, "
-                          "or give this exchange another config.context",
-                          call,
-                          context_->index()),
-              rank());
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("{}: a call of context {} is in flight, and a context holds one at a time (Q = 1); wait for it, "
+                  "or give this exchange another config.context",
+                  call,
+                  context_->index()),
+      rank());
 }
 
 void ExchangeCore::announce(const Call& call, const Refusal* refusal) {
@@ -282,8 +283,13 @@ void ExchangeCore::wait_for_arrivals(const Call& call, CallStats& stats, PeerTab
     origin = peer;
   }
   if (!refusal) return;
-  // Nobody waits for rows of a refused call, and what was sent of it is ignored: its places are written again two calls
-  // later, when everybody has made the call in between (tests/model/refusal.pml).
+  // Rows that left before the refusal was known are ignored, but they must have come to rest before the call ends: on
+  // the way to a rank that is not mapped they could fall on those of the next call but one (tests/model/lanes.pml,
+  // REFUSE).
+  for (int peer = 0; peer < group_->num_ranks(); ++peer) {
+    if (peer == rank() || !context_->does_peer_send_ahead(call, peer) || !sends_here(call, peer)) continue;
+    wait_for(call, Context::of(peer, sync::Field::finished), 0, stats, peers);
+  }
   ++stats.refused;
   const std::string text =
       origin == rank()
@@ -291,6 +297,12 @@ void ExchangeCore::wait_for_arrivals(const Call& call, CallStats& stats, PeerTab
           : fmt::format(
                 "rank {} refused call {} ({}): {}", origin, call.epoch, to_string(call.operation), refusal->text);
   throw Error(refusal->code, text, origin);
+}
+
+bool ExchangeCore::sends_here(const Call& call, int peer) const noexcept {
+  const bool is_combine = call.operation == sync::Operation::combine_latency;
+  if (is_combine) return !shape_.has_partial_sums || shape_.topology.are_neighbours(peer, rank());
+  return are_linked(peer, rank());
 }
 
 bool ExchangeCore::are_linked(int src, int dst) const noexcept {
@@ -378,7 +390,10 @@ void ExchangeCore::put_rows(int peer,
       std::size_t end = run + 1;
       while (end < block.size() && block[end].dst == block[end - 1].dst + 1) ++end;
       for_each_part(shape_.dispatch_row, made, sink, [&](std::byte* from, std::byte* to, std::int64_t stride) {
-        outbox.put(peer, to + block[run].dst * stride, from + static_cast<std::int64_t>(run) * stride, (end - run) * idx(stride));
+        outbox.put(peer,
+                   to + block[run].dst * stride,
+                   from + static_cast<std::int64_t>(run) * stride,
+                   (end - run) * idx(stride));
       });
       run = end;
     }

@@ -117,6 +117,8 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   void wait_for(const Call& call, const sync::WordName& word, std::uint32_t count, CallStats& stats, PeerTable& peers);
   /// Waits until every rank has made the call. If one refused it (`own`, or a peer), throws.
   void wait_for_arrivals(const Call& call, CallStats& stats, PeerTable& peers, const Refusal* own);
+  /// True if the peer's rows of a latency call, and its word that they are finished, come here without a stop.
+  [[nodiscard]] bool sends_here(const Call& call, int peer) const noexcept;
   /// True if rows of `src` for `dst` do not stop on the way, or `dst` is where they stop.
   [[nodiscard]] bool are_linked(int src, int dst) const noexcept;
   template <class Function>
@@ -239,7 +241,8 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   model::Shape shape_;
   model::WindowLayout layout_;
   model::ResultLayout result_layout_;
-  std::array<std::uint8_t, kMaxRanks> relay_index_{};  ///< [far home] its place among those that its gateway here serves
+  std::array<std::uint8_t, kMaxRanks>
+      relay_index_{};  ///< [far home] its place among those that its gateway here serves
   ReplicaRule replica_rule_;
   std::uint64_t placement_digest_ = 0;
   std::shared_ptr<HandlePool> handles_;

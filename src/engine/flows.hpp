@@ -1,6 +1,6 @@
 // Flows: streams of rounds that run side by side in one call. A rank advances whichever can move and stands still only
 // when none can: waiting for one while another could move would let ranks wait for each other in a ring
-// (tests/model/throughput.pml). Room: engine · host.
+// (tests/model/exchange.pml, BLOCKING). Room: engine · host.
 
 #pragma once
 
@@ -63,8 +63,8 @@ class FlowList {
   std::size_t num_ = 0;
 };
 
-/// Runs flows to their ends. `blocker(flow)` tells what the flow's next round waits for, nothing if it can go; `step(flow)`
-/// makes that round; `stand_still(blocker, is_any_free)` waits.
+/// Runs flows to their ends. `blocker(flow)` tells what the flow's next round waits for, nothing if it can go;
+/// `step(flow)` makes that round; `stand_still(blocker, is_any_free)` waits.
 template <class BlockerOf, class Step, class StandStill>
 void run_flows(FlowList& flows, const BlockerOf& blocker, const Step& step, const StandStill& stand_still) {
   for (;;) {

@@ -105,8 +105,7 @@ void GroupCore::check_usable() const {
                 cause_->origin_rank());
   }
   if (is_closed_) {
-    throw Error(
-        ErrorCode::group_poisoned, fmt::format("rank {} has closed its group; join a new one", rank()), rank());
+    throw Error(ErrorCode::group_poisoned, fmt::format("rank {} has closed its group; join a new one", rank()), rank());
   }
 }
 

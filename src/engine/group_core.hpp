@@ -1,6 +1,5 @@
-// GroupCore: one rank's side of a group: who is in it, how long it waits for whom, and what happens when a wait ends badly.
-// Room: engine · host.
-// Source: [ours] design 6 (life), 7 (failure).
+// GroupCore: one rank's side of a group: who is in it, how long it waits for whom, and what happens when a wait ends
+// badly. Room: engine · host. Source: [ours] design 6 (life), 7 (failure).
 
 #pragma once
 

@@ -133,8 +133,7 @@ void GroupCore::write_peer_state(int peer, std::size_t offset, sync::Word value)
 
 void GroupCore::tell_standstill(const WaitedWord& waited, Patience& patience) noexcept {
   if (patience.waited() < kFirstBeat) return;
-  const sync::Standstill standstill{
-      waited.word, static_cast<std::uint8_t>(waited.context.index()), waited.count};
+  const sync::Standstill standstill{waited.word, static_cast<std::uint8_t>(waited.context.index()), waited.count};
   ++patience.beat;
   const sync::Word since = (sync::Word{waited.call.epoch} << 32) | patience.beat;
   for (int peer = 0; peer < num_ranks(); ++peer) {
@@ -173,16 +172,14 @@ int GroupCore::end_of_chain(int peer) const noexcept {
     const sync::Standstill standstill = sync::decode_standstill(waits_for);
     const int next = standstill.word.writer;
     if (next == rank() || next >= num_ranks() || standstill.context >= kMaxContexts) return at;
-    // A rank that was stopped says for ever that it waits. If what it waits for lies there, or it says no more, it is the
-    // one that stands still.
+    // A rank that was stopped says for ever that it waits. If what it waits for lies there, or it says no more, it is
+    // the one that stands still.
     const auto& context = contexts_[standstill.context];
     if (context == nullptr || next == at) return at;
-    if (is_mapped(at)) {
-      const auto epoch = static_cast<std::uint32_t>(sync::load_acquire(state.waits_since) >> 32);
-      if (context->is_there_at(at, {epoch, sync::Operation::none, 0}, standstill.word, standstill.count)) return at;
-    } else if (!is_beating(at)) {
-      return at;
-    }
+    const auto epoch = static_cast<std::uint32_t>(sync::load_acquire(state.waits_since) >> 32);
+    const Call call{epoch, sync::Operation::none, 0};
+    if (is_mapped(at) && context->is_there_at(at, call, standstill.word, standstill.count)) return at;
+    if (!is_beating(at)) return at;
     at = next;
   }
   return peer;  // a ring of waiting ranks: nobody is the end
@@ -193,7 +190,8 @@ std::string GroupCore::describe_wait(const WaitedWord& waited, std::chrono::nano
   const bool is_arrival = limit_of(waited) == std::chrono::milliseconds(arrival_limit_ms_) &&
                           waited.word.field == Field::arrived && waited.word.line == Line::direct;
   return fmt::format(
-      "rank {} has waited {:.1f} s for rank {} {}{} in call {} ({}): expected epoch {}, seen {} (word {:016x}); {} limit "
+      "rank {} has waited {:.1f} s for rank {} {}{} in call {} ({}): expected epoch {}, seen {} (word {:016x}); {} "
+      "limit "
       "{} ms",
       rank(),
       seconds(time),
@@ -226,8 +224,7 @@ void GroupCore::poison(ErrorCode code, int culprit, const std::string& text) {
       if (is_mapped(peer)) {
         block(peer).peer[idx(rank())].cause.set(text);
       } else {
-        transport_->put(
-            peer, {block_.id, at}, reinterpret_cast<const std::byte*>(&own.cause), sizeof(sync::Note));
+        transport_->put(peer, {block_.id, at}, reinterpret_cast<const std::byte*>(&own.cause), sizeof(sync::Note));
       }
       write_peer_state(peer, offsetof(sync::PeerState, aborted), sync::encode(abort));
       wake(peer);

@@ -21,12 +21,12 @@ struct HandleSlot {
   model::SendPlan send;
   model::ReceivePlan receive;
   model::RelayPlan relay;
-  model::RegionPlan region;          ///< direct delivery
-  bool has_region = false;           ///< `region` is filled
-  std::uint64_t plan_digest = 0;     ///< of the exchange that made it
+  model::RegionPlan region;       ///< direct delivery
+  bool has_region = false;        ///< `region` is filled
+  std::uint64_t plan_digest = 0;  ///< of the exchange that made it
   std::uint64_t placement_digest = 0;
   std::uint64_t id = 0;  ///< of the dispatch, equal on all ranks: calls on handles of different dispatches do not match
-  const void* group = nullptr;       ///< identity only
+  const void* group = nullptr;  ///< identity only
   std::atomic<int> num_holders{0};
   std::shared_ptr<HandlePool> keep_alive;  ///< set while held
 };

@@ -41,9 +41,10 @@ std::byte* Outbox::take(std::size_t size_bytes) {
       group_.poison(
           ErrorCode::timeout,
           group_.rank(),
-          fmt::format("rank {} could not send what it had put within {} ms (progress limit): the transport stands still",
-                      group_.rank(),
-                      limit.count()));
+          fmt::format(
+              "rank {} could not send what it had put within {} ms (progress limit): the transport stands still",
+              group_.rank(),
+              limit.count()));
     }
   }
   std::byte* room = memory_ + piece_ * piece_bytes_ + used_;

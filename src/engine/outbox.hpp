@@ -13,8 +13,8 @@ namespace moebus::engine {
 
 class GroupCore;
 
-/// A ring of a few pieces. What take() gave stays as it is until as many further pieces were taken, and longer if its puts
-/// need it: a piece is only given again when its puts' sources are free.
+/// A ring of a few pieces. What take() gave stays as it is until as many further pieces were taken, and longer if its
+/// puts need it: a piece is only given again when its puts' sources are free.
 class Outbox {
  public:
   static constexpr std::size_t kNumPieces = 4;
@@ -24,8 +24,8 @@ class Outbox {
   /// `memory` is the outbox area of the own window, of registration `registration`.
   void set_memory(std::uint32_t registration, std::byte* window, std::byte* memory, std::size_t piece_bytes) noexcept;
 
-  /// Returns room for `size_bytes`, at most a piece, aligned to 64. Waits for earlier puts if it must; their not leaving
-  /// within the progress limit poisons the group.
+  /// Returns room for `size_bytes`, at most a piece, aligned to 64. Waits for earlier puts if it must; their not
+  /// leaving within the progress limit poisons the group.
   [[nodiscard]] std::byte* take(std::size_t size_bytes);
 
   /// Puts bytes of the outbox to `place`: an address in the own window that stands for the same offset in the peer's.
@@ -42,8 +42,8 @@ class Outbox {
   std::byte* window_ = nullptr;
   std::byte* memory_ = nullptr;
   std::size_t piece_bytes_ = 0;
-  std::size_t piece_ = 0;  ///< being filled
-  std::size_t used_ = 0;   ///< of it
+  std::size_t piece_ = 0;                           ///< being filled
+  std::size_t used_ = 0;                            ///< of it
   std::array<std::uint64_t, kNumPieces> ticket_{};  ///< of each piece's last put
 };
 

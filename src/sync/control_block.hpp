@@ -83,8 +83,9 @@ struct alignas(64) CallHeader {
   std::uint32_t epoch = 0;
   std::uint8_t operation = 0;
   std::uint8_t is_refused = 0;
-  std::uint8_t reason = 0;  ///< ErrorCode of the refusal
-  Note refusal;             ///< written only with is_refused
+  std::uint8_t reason = 0;       ///< ErrorCode of the refusal
+  std::uint8_t sends_ahead = 0;  ///< rows leave, and `finished` is signalled, before anyone's arrival was waited for
+  Note refusal;                  ///< written only with is_refused
 };
 
 /// Bytes of a header that say everything if nothing is refused.
@@ -128,11 +129,11 @@ struct alignas(128) Doorbell {
 /// Where a peer stands still, and that it gave up. Lets a rank whose time is over follow the chain of waiting ranks to
 /// its end, so that it names the culprit and not its first victim.
 struct alignas(64) PeerState {
-  Word waits_for = 0;     ///< Standstill; 0 = does not stand still
-  Word waits_since = 0;   ///< epoch 32 | beat 32: goes on while the peer lives and waits
-  Word aborted = 0;       ///< Abort; sticky
+  Word waits_for = 0;    ///< Standstill; 0 = does not stand still
+  Word waits_since = 0;  ///< epoch 32 | beat 32: goes on while the peer lives and waits
+  Word aborted = 0;      ///< Abort; sticky
   std::array<Word, 5> unused{};
-  Note cause;             ///< written before `aborted`
+  Note cause;  ///< written before `aborted`
 };
 
 struct GroupBlock {
