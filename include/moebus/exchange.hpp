@@ -62,8 +62,8 @@ class PendingCombine {
   std::shared_ptr<engine::ExchangeCore> core_;
 };
 
-/// One shape of dispatch and combine over a group. Several exchanges of a group share windows and one sequence of
-/// calls.
+/// One shape of dispatch and combine over a group. Exchanges of one context (ExchangeConfig::context) share windows and
+/// one sequence of calls.
 ///
 /// Order:   dispatch, combine, warm_up, prepare and set_placement are collective, in the same order on all ranks.
 /// Threads: one caller per rank at a time.
@@ -76,8 +76,10 @@ class Exchange {
   Exchange& operator=(Exchange&&) noexcept;
 
   /// Returns what `config` will need on each rank of a group of `num_ranks` that all map each other, before anything is
-  /// allocated. A group with several nodes, or with peers that are not mapped, needs more: see bytes_needed() of an
+  /// allocated. A group with several nodes, or with peers that are not mapped, may need more: see bytes_needed() of an
   /// exchange.
+  ///
+  /// Errors:  Error{invalid_argument} names field, value, limit and remedy.
   static BytesNeeded bytes_needed(const ExchangeConfig& config, int num_ranks);
 
   /// Returns what this exchange needs on each rank of its group.
@@ -85,31 +87,32 @@ class Exchange {
 
   /// Agrees on the configuration with all ranks, allocates, maps and touches all memory. Does nothing the second time.
   ///
-  /// Order:   collective; no result of this group may be held.
+  /// Order:   collective; no result of this group may be held, and none of its posted calls may be open.
   /// Errors:  Error{invalid_argument} names each field that differs, with its value per rank;
   /// Error{resource_exhausted}.
   PrepareReport prepare();
 
-  /// Runs one dispatch and one combine on zeros, so that the first real call costs what the thousandth costs. Prepares
-  /// if needed.
+  /// Runs a dispatch and a combine on zeros in each parity of the windows, so that the first real call costs what the
+  /// thousandth costs. Prepares if needed, and resets stats().
   PrepareReport warm_up();
 
   /// Sends each token to the ranks that own its chosen experts and returns the rows that came here.
   ///
   /// Shape:   see DispatchInput, DispatchResult.
-  /// Order:   collective. Takes one epoch of the group.
+  /// Order:   collective. Takes one epoch of its context; finishes what this rank posted before it in others.
   /// Errors:  Error{invalid_argument} on every rank, naming the rank, argument, value and limit; the group stays whole.
   ///          Error{resource_exhausted} on every rank if a handle or the result memory is still held somewhere.
   ///          Error{timeout}, Error{peer_lost}: the group is then poisoned.
-  /// Cost:    no allocation; one row per (token, rank) on the wire.
+  /// Cost:    no allocation; one row per (token, rank) on the wire, between nodes one per (token, node) by gateways.
   DispatchResult dispatch(const DispatchInput& input);
 
-  /// Starts a dispatch and returns: routing leaves, on the latency path the rows too. Inputs (and outputs given) stay as
-  /// they are until wait(). A context (ExchangeConfig::context) holds one posted call; two batches that overlap use two.
+  /// Starts a dispatch and returns: routing leaves, on the latency path the rows too. Inputs (and outputs given) stay
+  /// as they are until wait(). A context (ExchangeConfig::context) holds one posted call; two batches that overlap use
+  /// two.
   ///
   /// Order:   collective; contexts are posted in the same order on all ranks, and waited for in any.
-  /// Errors:  Error{invalid_argument} here only, at once, if the context has a call in flight: nothing was sent. All others
-  ///          come from wait().
+  /// Errors:  Error{invalid_argument} here, on this rank only, if the context has a call in flight or the exchange is
+  ///          not prepared: nothing was sent. What ends the group may show here or in wait(); all else in wait().
   [[nodiscard]] PendingDispatch post_dispatch(const DispatchInput& input);
 
   /// Brings the experts' rows home, weighted and summed in a fixed order; see docs/architecture.md for the order, to
@@ -118,7 +121,8 @@ class Exchange {
   /// Order, Errors: as dispatch. May be called several times on one handle.
   CombineResult combine(const CombineInput& input);
 
-  /// Starts a combine and returns; see post_dispatch.
+  /// Starts a combine and returns; see post_dispatch. The handle given is kept until wait(). Rows leave in wait() on
+  /// the throughput path, and where weights come with them.
   [[nodiscard]] PendingCombine post_combine(const CombineInput& input);
 
   /// Carries the gradient of combine's output to where the experts' rows were made: a dispatch on the same plan, then
@@ -137,11 +141,11 @@ class Exchange {
   /// Errors:  as combine.
   DispatchGradients dispatch_backward(const DispatchGradInput& input);
 
-  /// Moves experts to other seats, replicas included; from the next dispatch on. Handles of earlier dispatches can still be
-  /// combined, but not dispatched again. `rule` picks replicas (empty: one on the own rank, else round robin over tokens);
-  /// it is this rank's own.
+  /// Moves experts to other seats, replicas included; from the next dispatch on. Handles of earlier dispatches can
+  /// still be combined, but not dispatched again. `rule` picks replicas (empty: one on the own rank, else round robin
+  /// over tokens); it is this rank's own.
   ///
-  /// Order:   collective, between calls; config.seats_per_rank > 0.
+  /// Order:   collective, between calls of a prepared exchange; config.seats_per_rank > 0.
   /// Errors:  Error{invalid_argument} names the entry, or the ranks that differ; the placement then stays as it was.
   void set_placement(const Placement& placement, ReplicaRule rule = {});
 

@@ -18,9 +18,11 @@ struct ResultHold;
 }  // namespace engine
 
 /// Keeps the plan of one dispatch: its routing, weights and positions, so that combine (any number of times) can bring
-/// rows back, and dispatch can send others the same way. Copies share it; the last returns its storage to the exchange's
-/// pool (`max_handles`). May outlive the Exchange. Exchanges of one group whose plans agree (experts, top-k, tokens,
-/// layout, capacity, placement of seats) can use each other's handles: hidden, types, path and context may differ.
+/// rows back, and dispatch can send others the same way. Copies share it; the last returns its storage to the
+/// exchange's pool (`max_handles`). May outlive the Exchange. Exchanges of one group whose plans agree (experts, top-k,
+/// tokens, layout, alignment, capacity, seats, combine_rows, inter_node) can use each other's handles: hidden, types,
+/// path and context may differ. To dispatch again, the placement must be that of the handle too, and direct delivery
+/// needs a handle of direct delivery.
 class DispatchHandle {
  public:
   DispatchHandle() noexcept = default;
@@ -72,8 +74,8 @@ struct DispatchInput {
   ConstTensorView
       scales;  ///< [T, blocks] f32 or [T, ceil(blocks/4)] i32 (ue8m0); when the config has scales and no cast
   std::array<ConstTensorView, kMaxSideTensors> side;  ///< [T, side_bytes] u8
-  /// Cached dispatch: rows go the way of that dispatch; topk_idx and topk_weights stay empty, T is what it was. Every rank
-  /// gives a handle, or none does.
+  /// Cached dispatch: rows go the way of that dispatch; topk_idx and topk_weights stay empty, T is what it was. Every
+  /// rank gives a handle, or none does.
   DispatchHandle handle;
   DispatchOutput output;
 };
@@ -97,7 +99,8 @@ class DispatchResult {
   std::int64_t num_rows = 0;  ///< M: rows of `tokens`, padding of expert_major included; expert_padded: sum of counts
   std::int64_t num_overflowed = 0;  ///< rows dropped because of the capacity
 
-  ConstTensorView topk_idx;  ///< rank_major: [M, K] i32 local expert, -1 elsewhere; expert layouts: not given
+  ConstTensorView topk_idx;  ///< rank_major: [M, K] i32 local expert (with seats_per_rank: seat of this rank), -1
+                             ///< elsewhere; expert layouts: not given
   ConstTensorView
       topk_weights;  ///< rank_major: [M, K] f32, +0 where topk_idx is -1; expert layouts: one f32 per row (its choices
                      ///< added in top-k order), +0 in padding; given if weights were dispatched
@@ -134,7 +137,7 @@ struct CombineInput {
   TensorView output;                      ///< [T, hidden] of combine dtype; library memory when not given
 };
 
-/// What combine brought home. Views in library memory are valid until the next combine in the group.
+/// What combine brought home. Views in library memory are valid until the next combine in the context.
 struct CombineResult {
   TensorView tokens;     ///< [T, hidden]
   ConstTensorView lane;  ///< [T, K] f32: lane[n, k] from the owner of choice k, else +0

@@ -27,6 +27,7 @@ struct ReplicaChoice {
 
 /// Picks a replica: an index into ReplicaChoice::ranks. Must give the same answer for the same token and expert
 /// (whatever the choice), or a token that names an expert twice becomes two rows. Each rank may use its own rule.
+/// Answers outside the range are taken modulo the number of replicas; it must not throw.
 using ReplicaRule = std::function<int(const ReplicaChoice&)>;
 
 }  // namespace moebus

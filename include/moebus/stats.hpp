@@ -10,7 +10,8 @@
 
 namespace moebus {
 
-/// Counts what went to and came from one peer (the own rank included: rows that stayed at home).
+/// Counts what went to and came from one peer (the own rank included: rows that stayed at home). With gateways: what
+/// was handed over to and by that rank, wherever it came from and goes; a gateway counts what it forwards.
 struct PeerStats {
   std::uint64_t rows_sent = 0;
   std::uint64_t rows_received = 0;
@@ -23,7 +24,7 @@ struct PeerStats {
 struct CallStats {
   std::uint64_t calls = 0;
   std::uint64_t refused = 0;          ///< calls that ended with an argument error, here or on another rank
-  std::uint64_t total_ns = 0;         ///< from call to return
+  std::uint64_t total_ns = 0;         ///< from call to return; of a posted call: inside the post and inside wait()
   std::uint64_t wait_ns = 0;          ///< part of it spent waiting for peers; work = total - wait
   std::uint64_t bytes_control = 0;    ///< tables, counts and signals sent to peers
   std::uint64_t rows_overflowed = 0;  ///< rows dropped here because the capacity was reached
@@ -43,7 +44,7 @@ struct PrepareReport {
   double agree_us = 0;     ///< configuration compared over all ranks
   double allocate_us = 0;  ///< windows created and every page touched
   double map_us = 0;       ///< peers' windows mapped here
-  double warm_up_us = 0;   ///< one full dispatch and combine on zeros (0 until warm_up ran)
+  double warm_up_us = 0;   ///< a full dispatch and combine on zeros in each parity (0 until warm_up ran)
 };
 
 }  // namespace moebus

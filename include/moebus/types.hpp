@@ -53,8 +53,8 @@ enum class MemoryKind : std::uint8_t { host, device };
 /// `throughput`: counts and grants first, then rows straight to their final place.
 enum class Path : std::uint8_t { latency, throughput };
 
-/// Where the throughput path puts rows. `direct`: the result is the registered region itself (no copy, sized by the
-/// capacity). `staged`: through a fixed region in rounds, into ordinary memory.
+/// Where the throughput path puts rows. `direct`: the result is the registered region (sized by the capacity; no copy,
+/// but of rows from afar: docs/guide/nodes.md). `staged`: through a fixed region in rounds, into ordinary memory.
 enum class Delivery : std::uint8_t { direct, staged };
 
 /// How received rows are arranged; see docs/glossary.md.
@@ -77,8 +77,8 @@ enum class ScaleOrder : std::uint8_t { row_major, column_major };
 /// CombineInput::topk_weights.
 enum class Weighting : std::uint8_t { none, dispatched, given };
 
-/// How rows cross between nodes. `gateway`: once per (token, node), to one rank of the node, which forwards them, and adds
-/// up what goes back. `direct`: once per (token, rank), without a stop.
+/// How rows cross between nodes. `gateway`: once per (token, node), to one rank of the node, which forwards them, and
+/// adds up what goes back. `direct`: once per (token, rank), without a stop.
 enum class InterNode : std::uint8_t { gateway, direct };
 
 /// Whose memory a rank maps: everybody's that can be, its own node's only, or nobody's.
