@@ -7,6 +7,7 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "moebus/error.hpp"
 #include "sync/control_block.hpp"
@@ -49,6 +50,12 @@ class OpenCall {
     } catch (...) {
       failure_ = std::current_exception();
     }
+    is_done_ = true;
+  }
+
+  /// Ends the call before it began in earnest: `failure` is what wait() throws.
+  void fail(std::exception_ptr failure) noexcept {
+    failure_ = std::move(failure);
     is_done_ = true;
   }
 

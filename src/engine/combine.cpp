@@ -65,7 +65,11 @@ void ExchangeCore::start_combine(const CombineInput& input, const DispatchGradIn
   if (!state.refusal) state.refusal = check_combine(input, state.handle);
   context_->set_open_call(combine_call_.get());
   group_->add_open_call(combine_call_.get());
-  begin_combine(state);
+  try {
+    begin_combine(state);
+  } catch (...) {
+    combine_call_->fail(std::current_exception());
+  }
   stats_.combine.total_ns += static_cast<std::uint64_t>((base::Clock::now() - start).count());
 }
 

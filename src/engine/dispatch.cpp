@@ -60,6 +60,28 @@ std::optional<Refusal> ExchangeCore::check_cached(const DispatchState& state) co
   return check_dispatch_input(shape_, rank(), state.input);
 }
 
+std::optional<Refusal> ExchangeCore::take_routing(DispatchState& state) const {
+  const DispatchInput& input = state.input;
+  const auto num_tokens = static_cast<std::int32_t>(input.tokens.shape[0]);
+  try {
+    const auto bad =
+        model::take_routing(shape_, input.topk_idx, input.topk_weights, num_tokens, state.handle->send, replica_rule_);
+    if (!bad) return std::nullopt;
+    return Refusal{
+        ErrorCode::invalid_argument,
+        fmt::format("dispatch: topk_idx of token {}, choice {} is {}; experts are 0 to {}, and -1 means none",
+                    bad->token,
+                    bad->choice,
+                    bad->value,
+                    shape_.config.num_experts - 1)};
+  } catch (const std::exception& error) {
+    // The caller's code; the other ranks wait for this one all the same.
+    return Refusal{
+        ErrorCode::invalid_argument,
+        fmt::format("dispatch: the replica rule threw: {}; a rule must answer for every choice", error.what())};
+  }
+}
+
 std::optional<Refusal> ExchangeCore::check_dispatch(DispatchState& state) {
   const DispatchInput& input = state.input;
   if (state.is_cached) {
@@ -73,17 +95,7 @@ std::optional<Refusal> ExchangeCore::check_dispatch(DispatchState& state) {
               "dispatch: all {} handles are held; let earlier handles and results go, or raise config.max_handles",
               handles_->size())};
     }
-    const auto num_tokens = static_cast<std::int32_t>(input.tokens.shape[0]);
-    if (const auto bad = model::take_routing(
-            shape_, input.topk_idx, input.topk_weights, num_tokens, state.handle->send, replica_rule_)) {
-      return Refusal{
-          ErrorCode::invalid_argument,
-          fmt::format("dispatch: topk_idx of token {}, choice {} is {}; experts are 0 to {}, and -1 means none",
-                      bad->token,
-                      bad->choice,
-                      bad->value,
-                      shape_.config.num_experts - 1)};
-    }
+    if (auto bad = take_routing(state)) return bad;
   }
   if (input.output.tokens.is_given()) return std::nullopt;
   state.hold = is_direct(shape_) ? &context_->region_hold() : &context_->result_hold();
@@ -120,7 +132,11 @@ void ExchangeCore::start_dispatch(const DispatchInput& input, const CombineGradI
   if (!state.refusal) state.refusal = check_dispatch(state);
   context_->set_open_call(dispatch_call_.get());
   group_->add_open_call(dispatch_call_.get());
-  begin_dispatch(state);
+  try {
+    begin_dispatch(state);
+  } catch (...) {
+    dispatch_call_->fail(std::current_exception());
+  }
   stats_.dispatch.total_ns += static_cast<std::uint64_t>((base::Clock::now() - start).count());
 }
 

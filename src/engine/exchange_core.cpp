@@ -132,7 +132,8 @@ PrepareReport ExchangeCore::prepare() {
 void ExchangeCore::agree() {
   std::string text = agreement_header() + model::describe(shape_.config);
   // Memory may move now: a held result would dangle, so it counts as a difference that every rank sees.
-  text += fmt::format("results held={}\n", group_->is_any_result_held());
+  text +=
+      fmt::format("results held={}\ncalls in flight={}\n", group_->is_any_result_held(), group_->is_any_call_open());
   const std::vector<std::string> all = group_->all_gather("agree on the configuration of an exchange", text);
   if (const auto differences = find_differences(all)) {
     throw Error(ErrorCode::invalid_argument, "ranks disagree: " + *differences);
@@ -140,6 +141,10 @@ void ExchangeCore::agree() {
   if (group_->is_any_result_held()) {
     throw Error(ErrorCode::invalid_argument,
                 "prepare: a DispatchResult of this group is still held, and memory may move: release() it first");
+  }
+  if (group_->is_any_call_open()) {
+    throw Error(ErrorCode::invalid_argument,
+                "prepare: a posted call of this group is not waited for yet, and memory may move: wait for it first");
   }
 }
 

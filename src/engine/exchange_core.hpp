@@ -151,6 +151,7 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   /// `gradient` is what this dispatch is made for, or null.
   void start_dispatch(const DispatchInput& input, const CombineGradInput* gradient);
   std::optional<Refusal> check_dispatch(DispatchState& state);
+  std::optional<Refusal> take_routing(DispatchState& state) const;
   std::optional<Refusal> check_cached(const DispatchState& state) const;
   void choose_result_memory(DispatchState& state);
   void begin_dispatch(DispatchState& state);

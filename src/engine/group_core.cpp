@@ -16,6 +16,8 @@ namespace {
 // Peers that are not mapped cannot ring: a sleeper looks for their words by itself.
 constexpr std::chrono::microseconds kSleepWithoutBell{50};
 
+constexpr std::chrono::milliseconds kPartingLimit{200};
+
 void check_limit(std::string_view name, std::chrono::milliseconds limit) {
   if (limit.count() > 0) return;
   throw Error(ErrorCode::invalid_argument,
@@ -90,6 +92,10 @@ std::vector<std::string> GroupCore::all_gather(std::string_view what, std::strin
 void GroupCore::close() noexcept {
   if (is_closed_) return;
   is_closed_ = true;
+  if (needs_progress_) {
+    // What peers still wait for is on its way; a peer that is gone does not hold this rank up for long.
+    static_cast<void>(transport_->flush(transport_->num_started(), base::Deadline(kPartingLimit)));
+  }
   transport_->close();
   for (auto& context : contexts_) context.reset();
   transport_->deregister(block_);

@@ -92,6 +92,8 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
   /// Remembers a posted call, in the order of posts.
   void add_open_call(OpenCall* call) noexcept;
 
+  [[nodiscard]] bool is_any_call_open() const noexcept { return num_open_ > 0; }
+
   /// Completes what was posted before `call`, then `call`. Earlier first, whoever asks: so ranks that wait in different
   /// orders cannot wait for each other in a ring.
   void complete_up_to(OpenCall* call) noexcept;

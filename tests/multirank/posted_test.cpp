@@ -187,14 +187,32 @@ TEST_P(Posted, CallThatIsDroppedIsCarriedToItsEnd) {
   }));
 }
 
+TEST_P(Posted, CallKeepsPrepareFromMovingItsMemory) {
+  const Lane lane(0, GetParam(), 2);
+  ExchangeConfig larger = lane.one.config;
+  larger.hidden *= 64;
+  larger.stage_bytes *= 64;
+  expect_ok(run_group(lane.one, [&](Group& group) {
+    Turn turn(group, lane);
+    Exchange other(group, larger);
+    turn.post_dispatch();
+    EXPECT_THAT(error_of(ErrorCode::invalid_argument, -1, [&] { other.prepare(); }), HasSubstr("posted call"));
+    turn.wait_dispatch();
+    turn.result.release();
+    other.prepare();
+    turn.post_dispatch();
+    turn.wait_dispatch();
+  }));
+}
+
 TEST_P(Posted, CallOutlivesItsExchange) {
   const Lane lane(0, GetParam(), 2);
   expect_ok(run_group(lane.one, [&](Group& group) {
     PendingDispatch pending;
     DispatchBuffers buffers;
+    const ExchangeRun checker(group, lane.one);
     std::optional<ExchangeRun> run(std::in_place, group, lane.one);
     pending = run->exchange().post_dispatch(run->input(lane.sent, buffers));
-    const ExchangeRun checker(group, lane.one);
     run.reset();
     checker.check(lane.sent, pending.wait());
   }));

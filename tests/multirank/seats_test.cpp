@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -145,6 +145,26 @@ TEST(SetPlacement, ThatIsWrongOnOneRankFailsOnEveryRankAndChangesNothing) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
       EXPECT_THAT(error.what(), ::testing::AllOf(HasSubstr("placement"), HasSubstr("3")));
     }
+    run.exchange_once(sent, back);
+  }));
+}
+
+TEST(ReplicaRule, ThatThrowsIsARefusalOnEveryRankAndLosesNothing) {
+  ExchangeCase one = seated_case(Route::latency);
+  one.placement = random_placement(one.config.num_experts, 1);
+  const DispatchTruth sent = make_dispatch_truth(one, 0);
+  const CombineTruth back = make_combine_truth(one, sent, 0);
+  expect_ok(run_group(one, [&](Group& group) {
+    ExchangeRun run(group, one);
+    const ReplicaRule thrower = [](const ReplicaChoice&) -> int { throw std::runtime_error("no idea"); };
+    run.exchange().set_placement(one.placement, group.rank() == 1 ? thrower : ReplicaRule());
+    for (int turn = 0; turn < 5; ++turn) {  // more often than there are handles
+      DispatchBuffers buffers;
+      const std::string text =
+          error_of(ErrorCode::invalid_argument, 1, [&] { run.exchange().dispatch(run.input(sent, buffers)); });
+      EXPECT_THAT(text, HasSubstr("no idea"));
+    }
+    run.exchange().set_placement(one.placement);
     run.exchange_once(sent, back);
   }));
 }
