@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "sync/control_block.hpp"
@@ -16,6 +17,8 @@ enum class StepKind : std::uint8_t {
   wait_begins,
   wait_ends
 };
+
+inline constexpr std::size_t kNumStepKinds = 5;
 
 struct Step {
   StepKind kind = StepKind::call_begins;
