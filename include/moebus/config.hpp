@@ -47,7 +47,8 @@ struct ExchangeConfig {
   /// must reach num_experts.
   int seats_per_rank = 0;
   InterNode inter_node = InterNode::gateway;  ///< how rows cross between nodes, in groups of two levels
-  int context = 0;  ///< the sequence of calls that this exchange belongs to, 0..kMaxContexts-1; each has its own windows
+  int context =
+      0;  ///< the sequence of calls that this exchange belongs to, 0..kMaxContexts-1; each has its own windows
 
   int max_handles = 2;          ///< dispatches whose combine may still be open at one time
   bool caller_results = false;  ///< results always go to tensors of the caller; no result memory is kept here
@@ -61,10 +62,10 @@ struct GroupOptions {
   std::chrono::milliseconds progress_limit{10'000};  ///< for bytes of a call that its sender has begun
   std::string transport = "auto";                    ///< "auto", "loopback" or "shm"
   std::string host_id;  ///< node that this rank says it is on; empty = MOEBUS_HOST_ID, else this machine's boot id
-  int levels = 0;       ///< 1: combine adds over ranks; 2: over the ranks of a node, then over nodes; 0 = 2 if there are
-                        ///< several nodes. Part of the result's bits, see docs/architecture.md
+  int levels = 0;  ///< 1: combine adds over ranks; 2: over the ranks of a node, then over nodes; 0 = 2 if there are
+                   ///< several nodes. Part of the result's bits, see docs/architecture.md
   MapPeers map_peers = MapPeers::reachable;  ///< whose memory is mapped; bytes to others go through the transport
-  bool show_progress = true;                         ///< log a line that names missing ranks while a set-up wait lasts
+  bool show_progress = true;                 ///< log a line that names missing ranks while a set-up wait lasts
 };
 
 /// Bytes that a configuration needs on one rank.

@@ -40,6 +40,17 @@ class Group {
   /// Returns the transport in use, "loopback" or "shm".
   [[nodiscard]] std::string_view transport() const noexcept;
 
+  /// Returns how many nodes the ranks say they are on (GroupOptions::host_id), and which one a rank is on: nodes are
+  /// numbered by their first rank; -1 for what is no rank.
+  [[nodiscard]] int num_nodes() const noexcept;
+  [[nodiscard]] int node_of(int rank) const noexcept;
+
+  /// Returns 1 or 2, see GroupOptions::levels.
+  [[nodiscard]] int levels() const noexcept;
+
+  /// True if this rank writes the peer's memory itself; otherwise bytes go through the transport.
+  [[nodiscard]] bool is_mapped(int peer) const noexcept;
+
   /// Changes the limits from the next wait on; see GroupOptions. Error{invalid_argument} unless positive.
   void set_arrival_limit(std::chrono::milliseconds limit);
   void set_progress_limit(std::chrono::milliseconds limit);

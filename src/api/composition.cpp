@@ -70,10 +70,10 @@ std::string node_name(const GroupOptions& options) {
   if (name.empty()) name = transport::this_host().boot_id;
   constexpr std::size_t kMaxNameBytes = 256;
   if (name.size() > kMaxNameBytes) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("options.host_id (or MOEBUS_HOST_ID) has {} bytes; at most {} are allowed",
-                            name.size(),
-                            kMaxNameBytes));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format(
+            "options.host_id (or MOEBUS_HOST_ID) has {} bytes; at most {} are allowed", name.size(), kMaxNameBytes));
   }
   return name;
 }
@@ -83,6 +83,7 @@ std::string node_name(const GroupOptions& options) {
 std::vector<std::string> agree_on_group(transport::Store& store,
                                         const Choice& choice,
                                         const GroupOptions& options,
+                                        const std::string& node,
                                         const base::Deadline& deadline) {
   std::string text = engine::agreement_header();
   text += fmt::format("transport={}\noptions.levels={}\noptions.map_peers={}\n",
@@ -93,7 +94,7 @@ std::vector<std::string> agree_on_group(transport::Store& store,
   if (const auto differences = engine::find_differences(all)) {
     throw Error(ErrorCode::invalid_argument, "ranks disagree: " + *differences);
   }
-  return store.all_gather("tell nodes", node_name(options), deadline);
+  return store.all_gather("tell nodes", node, deadline);
 }
 
 model::GroupFacts make_facts(const std::vector<std::string>& node_names, const GroupOptions& options, int rank) {
@@ -134,9 +135,9 @@ std::unique_ptr<transport::Transport> connect(transport::Store& store,
 void check_options(const GroupOptions& options) {
   engine::check_limits(options);
   if (options.levels < 0 || options.levels > 2) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("options.levels is {}; allowed are 1, 2, and 0 for 2 with several nodes, else 1",
-                            options.levels));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("options.levels is {}; allowed are 1, 2, and 0 for 2 with several nodes, else 1", options.levels));
   }
 }
 
@@ -150,11 +151,12 @@ std::shared_ptr<engine::GroupCore> join_group(std::string_view uri,
   check_options(options);
   const transport::RendezvousAddress address = transport::parse_rendezvous(uri);
   const Choice choice = choose_transport(options.transport, address.kind);
+  const std::string node = node_name(options);
   auto backend = backend::make_cpu_backend();
   const base::Deadline deadline{options.join_limit};
   const transport::JoinOptions join_options{options.token, options.show_progress};
   auto store = transport::join_rendezvous(uri, rank, num_ranks, join_options, deadline);
-  const std::vector<std::string> node_names = agree_on_group(*store, choice, options, deadline);
+  const std::vector<std::string> node_names = agree_on_group(*store, choice, options, node, deadline);
   model::GroupFacts facts = make_facts(node_names, options, rank);
   auto transport = connect(*store, choice, facts.topology, deadline);
   // Transports reach one machine for now, so every rank of the group shares this machine's cores.

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <functional>
 #include <set>
 #include <string>
 
@@ -189,6 +190,84 @@ TEST(Join, RefusesAFaultThatDoesNotExist) {
 TEST(Join, TakesTheTransportThatFitsTheAddress) {
   expect_ok(run_group(2, false, [](Group& group) { EXPECT_EQ(group.transport(), "loopback"); }));
   expect_ok(run_group(2, true, [](Group& group) { EXPECT_EQ(group.transport(), "shm"); }));
+}
+
+/// Joins 4 ranks on nodes a, b, a, c and runs `body`.
+void expect_on_nodes(const GroupOptions& options, const std::function<void(Group&)>& body) {
+  const std::string uri = unique_uri(false);
+  expect_ok(run_as_threads(4, [&](int rank) {
+    const char* const names[] = {"a", "b", "a", "c"};
+    GroupOptions own = options;
+    own.host_id = names[rank];
+    Group group = Group::join(uri, rank, 4, own);
+    body(group);
+  }));
+}
+
+TEST(Join, NumbersNodesByTheirFirstRankWhateverTheRanksAre) {
+  expect_on_nodes(quiet_options(), [](Group& group) {
+    EXPECT_EQ(group.num_nodes(), 3);
+    EXPECT_EQ(group.levels(), 2);
+    const int nodes[] = {0, 1, 0, 2};
+    for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(group.node_of(rank), nodes[rank]);
+    EXPECT_EQ(group.node_of(4), -1);
+  });
+  expect_ok(run_group(2, false, [](Group& group) {
+    EXPECT_EQ(group.num_nodes(), 1);
+    EXPECT_EQ(group.levels(), 1);
+  }));
+}
+
+TEST(Join, TakesItsNodeFromTheEnvironmentUnlessTold) {
+  ::setenv("MOEBUS_HOST_ID", "everywhere", 1);
+  expect_ok(run_group(2, false, [](Group& group) { EXPECT_EQ(group.num_nodes(), 1); }));
+  expect_on_nodes(quiet_options(), [](Group& group) { EXPECT_EQ(group.num_nodes(), 3); });
+  ::unsetenv("MOEBUS_HOST_ID");
+}
+
+TEST(Join, MapsWhomTheOptionsAllow) {
+  GroupOptions options = quiet_options();
+  options.map_peers = MapPeers::node;
+  options.levels = 1;
+  expect_on_nodes(options, [](Group& group) {
+    EXPECT_EQ(group.levels(), 1);
+    for (int peer = 0; peer < 4; ++peer) {
+      EXPECT_EQ(group.is_mapped(peer), group.node_of(peer) == group.node_of(group.rank())) << peer;
+    }
+  });
+  options.map_peers = MapPeers::none;
+  expect_on_nodes(options, [](Group& group) {
+    for (int peer = 0; peer < 4; ++peer) EXPECT_EQ(group.is_mapped(peer), peer == group.rank()) << peer;
+  });
+}
+
+TEST(Join, RefusesLevelsThatDoNotExistAndNamesThoseThatDiffer) {
+  GroupOptions options = quiet_options();
+  options.levels = 3;
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, -1, [&] { Group::join(unique_uri(false), 0, 1, options); }),
+              AllOf(HasSubstr("options.levels is 3"), HasSubstr("1, 2")));
+  const std::string uri = unique_uri(false);
+  expect_ok(run_as_threads(2, [&](int rank) {
+    GroupOptions own = quiet_options();
+    own.levels = 1 + rank;
+    const std::string text = error_of(ErrorCode::invalid_argument, -1, [&] { Group::join(uri, rank, 2, own); });
+    EXPECT_THAT(text, AllOf(HasSubstr("levels"), HasSubstr("1 on rank 0"), HasSubstr("2 on rank 1")));
+  }));
+}
+
+TEST(Join, RefusesANodeNameThatIsTooLong) {
+  GroupOptions options = quiet_options();
+  options.host_id.assign(257, 'x');
+  options.join_limit = std::chrono::seconds(5);
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, -1, [&] { Group::join(unique_uri(false), 0, 1, options); }),
+              AllOf(HasSubstr("host_id"), HasSubstr("257"), HasSubstr("256")));
+}
+
+TEST(Join, RefusesATestTransportThatDoesNotExist) {
+  ::setenv("MOEBUS_TEST_TRANSPORT", "rude:1", 1);
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, -1, [] { Group::join(unique_uri(false), 0, 1, quiet_options()); }),
+              AllOf(HasSubstr("rude:1"), HasSubstr("unruly:SEED")));
+  ::unsetenv("MOEBUS_TEST_TRANSPORT");
 }
 
 TEST(Join, KnowsItsRankAndSize) {
