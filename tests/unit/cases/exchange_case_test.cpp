@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "cases/exchange_run.hpp"
+
 namespace moebus::cases {
 namespace {
 
@@ -79,6 +81,38 @@ TEST(CaseTruth, CountsTheLeastTrafficByContext) {
   LeastTraffic second;
   second.add(one, truth.dispatched[1]);
   EXPECT_EQ(truth.least[1].combine.rows, second.combine.rows);
+}
+
+/// Two ranks; rank 0 sends two rows of 16 bytes in dispatch, and says so.
+struct Sent {
+  LeastTraffic least{{2, {0, 2, 0, 0}, 16}, {2, {0, 0, 0, 0}, 16}};
+  ExchangeStats stats;
+
+  Sent() {
+    stats.num_ranks = 2;
+    stats.dispatch_peers[1].rows_sent = 2;
+    stats.dispatch_peers[1].bytes_sent = 32;
+  }
+};
+
+TEST(TrafficDifference, IsNothingIfCountersSayTheLeast) {
+  const Sent sent;
+  EXPECT_EQ(traffic_difference(sent.stats, 0, sent.least, true), std::nullopt);
+}
+
+TEST(TrafficDifference, NamesCallRanksAndBothCountsIfMoreWasSent) {
+  Sent sent;
+  sent.stats.dispatch_peers[1].bytes_sent = 48;
+  const std::string text = traffic_difference(sent.stats, 0, sent.least, false).value_or("");
+  EXPECT_EQ(text, "dispatch bytes sent from rank 0 to 1: counted 48, needed are 32");
+}
+
+TEST(TrafficDifference, AllowsLessOnlyWhereRowsMayBeDropped) {
+  Sent sent;
+  sent.stats.dispatch_peers[1].rows_sent = 1;
+  sent.stats.dispatch_peers[1].bytes_sent = 16;
+  EXPECT_EQ(traffic_difference(sent.stats, 0, sent.least, false), std::nullopt);
+  EXPECT_NE(traffic_difference(sent.stats, 0, sent.least, true), std::nullopt);
 }
 
 TEST(GroupOptions, SayTheNodeOfEachRank) {
