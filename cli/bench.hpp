@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "cases/exchange_run.hpp"
 #include "cli/feed.hpp"
 #include "cli/floor.hpp"
 #include "cli/gather.hpp"
 #include "cli/launch.hpp"
 #include "cli/progress.hpp"
+#include "cli/traffic.hpp"
 #include "moebus/moebus.hpp"
 #include "oracle/combine.hpp"
 #include "oracle/dispatch.hpp"
@@ -22,7 +24,8 @@ namespace moebus::cli {
 struct BenchTruth {
   oracle::SharedInputs inputs;  ///< set 0 of all ranks
   std::vector<oracle::DispatchExpectation> dispatched;
-  std::string hash;  ///< of the inputs
+  std::vector<cases::LeastTraffic> least;  ///< by set, of all of them
+  std::string hash;                        ///< of the inputs
 };
 
 BenchTruth make_truth(const BenchSetup& setup);
@@ -60,6 +63,8 @@ class BenchRank {
 
   [[nodiscard]] Exchange& exchange() noexcept { return exchange_; }
 
+  [[nodiscard]] const Exchange& exchange() const noexcept { return exchange_; }
+
   /// The inputs of a set, for who wants to move the same by other means.
   [[nodiscard]] const oracle::RankInput& input(int set) const { return inputs_[static_cast<std::size_t>(set)]; }
 
@@ -75,7 +80,6 @@ class BenchRank {
 
  private:
   std::byte* rows_of(int set) noexcept;
-  [[nodiscard]] ConstTensorView rows_view(int set);
   [[nodiscard]] bool has_combine() const noexcept;
   [[nodiscard]] bool makes_rows_in_call() const noexcept;  // a layer runs its experts; else rows lie ready
 
@@ -90,6 +94,15 @@ class BenchRank {
   DispatchResult dispatched_;
   CombineResult combined_;
 };
+
+/// Weights are applied by whoever adds: the caller's experts in rank_major, combine elsewhere.
+Weighting weighting_of(const ExchangeConfig& config) noexcept;
+
+/// Returns the rows that combine takes after a dispatch, lying at `rows`.
+ConstTensorView rows_for_combine(const ExchangeConfig& config,
+                                 const Exchange& exchange,
+                                 const DispatchResult& dispatched,
+                                 const std::byte* rows) noexcept;
 
 /// The body of a rank: returns the figures of the bench as JSON text on rank 0, and on any rank that saw a mismatch
 /// what differs.

@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/bench.hpp"
+#include "cli/overlap.hpp"
 #include "cli/samples.hpp"
 #include "moebus/info.hpp"
 
@@ -34,11 +35,16 @@ struct PhaseTimes {
   }
 };
 
-// Bytes of one phase on this rank, summed over the timed calls.
-struct PhaseBytes {
-  double sent = 0;
-  double minimum = 0;
-  double control = 0;
+// The same calls on a group that maps whom it can.
+struct Mapped {
+  Group group;
+  BenchRank bench;
+  std::vector<double> times{};
+
+  Mapped(const BenchSetup& setup, const Seat& seat)
+      : group(Group::join(
+            seat.uri + "-mapped", seat.rank, seat.num_ranks, group_options(setup, seat.rank, MapPeers::reachable))),
+        bench(setup, group) {}
 };
 
 struct FloorTimes {
@@ -58,7 +64,8 @@ class Body {
         windows_(windows),
         seat_(seat),
         is_pinned_(pin_to_core(seat.rank, seat.num_ranks)),
-        group_(Group::join(seat.uri, seat.rank, seat.num_ranks, group_options(setup))),
+        group_(Group::join(
+            seat.uri, seat.rank, seat.num_ranks, group_options(setup, seat.rank, map_peers_of(setup.options)))),
         bench_(setup, group_),
         gather_(group_),
         counts_(count_rows(setup, seat.rank)),
@@ -66,43 +73,61 @@ class Body {
         progress_(seat.rank == 0 && !setup.options.has_json) {}
 
   std::string run() {
+    if (setup_.options.compares_map) mapped_ = std::make_unique<Mapped>(setup_, seat_);
+    if (setup_.options.has_overlap) overlap_ = std::make_unique<Overlap>(setup_, group_, bench_);
     bench_.load_first(truth_);
+    if (mapped_) mapped_->bench.load_first(truth_);
     first_calls();
     if (!mismatches_.empty()) return Json{{"verified", false}, {"mismatches", mismatches_}}.dump();
     bench_.load_others();
+    if (mapped_) mapped_->bench.load_others();
     const int iterations = choose_iterations();
     measure_flag();
     measure_floors();
     timed_calls(iterations);
     measure_floors();
+    if (overlap_) measure_overlap(iterations);
     return report(iterations);
   }
 
  private:
-  static GroupOptions group_options(const BenchSetup& setup) {
-    GroupOptions options;
-    options.transport = setup.options.transport;
-    const char* const token = std::getenv("MOEBUS_TOKEN");
-    if (token != nullptr) options.token = token;
-    return options;
-  }
-
   [[nodiscard]] bool has_combine() const { return setup_.options.kind != BenchKind::dispatch; }
+
+  // Rows between nodes that stop at gateways have no floor: it knows straight ways only.
+  [[nodiscard]] bool has_floor() const { return !oracle::has_gateways(truth_.dispatched.front()); }
 
   void first_calls() {
     progress_.show("verifying", 0, 1);
     gather_.barrier();
+    bench_.exchange().reset_stats();
     first_us_ = bench_.time_of(bench_.call(0));
-    const std::optional<std::string> difference = bench_.difference(truth_);
-    bench_.finish();
-    const std::vector<std::string> all = gather_.texts(difference.value_or(""));
-    for (const std::string& text : all) {
-      if (!text.empty()) mismatches_.push_back(text);
+    std::optional<std::string> found = first_difference();
+    bench_.finish();  // gathering takes the memory that a result holds
+    collect(found);
+    if (mapped_) {
+      mapped_->bench.call(0);
+      found = mapped_->bench.difference(truth_);
+      mapped_->bench.finish();
+      collect(found);
     }
+    if (overlap_) collect(overlap_->difference(truth_));
     if (!mismatches_.empty()) return;
     gather_.barrier();
     second_us_ = bench_.time_of(bench_.call(0));
     bench_.finish();
+  }
+
+  // Of results, or of what was sent for them.
+  [[nodiscard]] std::optional<std::string> first_difference() const {
+    if (auto found = bench_.difference(truth_)) return found;
+    return cases::traffic_difference(bench_.exchange().stats(), seat_.rank, truth_.least.front(), true);
+  }
+
+  // Collective.
+  void collect(const std::optional<std::string>& difference) {
+    for (std::string& text : gather_.texts(difference.value_or(""))) {
+      if (!text.empty()) mismatches_.push_back(std::move(text));
+    }
   }
 
   int choose_iterations() {
@@ -126,14 +151,21 @@ class Body {
       const int set = i % setup_.num_sets;
       times_.add(bench_.call(set));
       bench_.finish();
-      const RowCounts& counts = counts_[static_cast<std::size_t>(set)];
-      for (int peer = 0; peer < seat_.num_ranks; ++peer) {
-        if (peer != seat_.rank) rows_sent_ += counts.sent[static_cast<std::size_t>(peer)];
+      if (mapped_) {
+        mapped_->times.push_back(mapped_->bench.time_of(mapped_->bench.call(set)));
+        mapped_->bench.finish();
       }
-      rows_returned_ += counts.returned_remote;
       progress_.show("timing", i + 1, iterations);
     }
     stats_ = bench_.exchange().stats();
+  }
+
+  void measure_overlap(int iterations) {
+    progress_.show("overlap", 0, 1);
+    // Three ways each round; together they may take as long as the calls before.
+    const int rounds =
+        setup_.options.iterations ? iterations : std::max(static_cast<int>(kMinIterations), iterations / 3);
+    overlap_->measure(rounds, gather_);
   }
 
   // Only where two ranks spin on cores of their own.
@@ -146,6 +178,7 @@ class Body {
 
   // Passes of both calls take turns where the bench does so: each finds in the caches what the other left there.
   void measure_floors() {
+    if (!has_floor()) return;
     for (std::size_t c = 0; c < copiers().size(); ++c) {
       progress_.show("copies for the floor", static_cast<int>(c), static_cast<int>(copiers().size()));
       // Waiting for one another is no part of a floor, but of the time that measuring it may take.
@@ -188,24 +221,24 @@ class Body {
     return times;
   }
 
-  PhaseBytes bytes_of(const std::array<PeerStats, kMaxRanks>& peers,
-                      const CallStats& calls,
-                      std::int64_t rows,
-                      double row_bytes) const {
-    PhaseBytes bytes;
-    for (int peer = 0; peer < seat_.num_ranks; ++peer) {
-      bytes.sent += static_cast<double>(peers[static_cast<std::size_t>(peer)].bytes_sent);
-    }
-    bytes.minimum = static_cast<double>(rows) * row_bytes;
-    bytes.control = static_cast<double>(calls.bytes_control);
-    return bytes;
-  }
+  // One rank's bytes in all timed calls of a phase.
+  struct PhaseBytes {
+    PhaseLinks links;
+    double control = 0;
+  };
 
-  // Makes one phase's entry; collective, since every figure is that of the rank where it is largest.
+  // Makes one phase's entry; collective, since every figure is that of the rank where it is largest, or of all
+  // together.
   Json phase(std::vector<double>& samples, const PhaseBytes& total, const std::vector<FloorTimes>& floors) {
     const auto calls = static_cast<double>(samples.size());
-    std::vector<double> per_call{total.sent / calls, total.minimum / calls, total.control / calls};
+    const PhaseLinks& links = total.links;
+    std::vector<double> per_call{links.all.sent / calls, links.all.least / calls, total.control / calls};
     gather_.maximum(per_call);
+    std::vector<double> together{links.between_nodes.sent / calls,
+                                 links.between_nodes.least / calls,
+                                 links.inside_nodes.sent / calls,
+                                 links.inside_nodes.least / calls};
+    gather_.sum(together);
     gather_.maximum(samples);
     const Summary summary = summarise(samples);
     Json entry{{"median_us", summary.median},
@@ -215,15 +248,18 @@ class Body {
                {"bytes_sent", per_call[0]},
                {"bytes_minimum", per_call[1]},
                {"bytes_control", per_call[2]},
+               {"between_nodes", {{"bytes_sent", together[0]}, {"bytes_minimum", together[1]}}},
+               {"inside_nodes", {{"bytes_sent", together[2]}, {"bytes_minimum", together[3]}}},
                {"floor_us", nullptr},
                {"ratio_to_floor", nullptr}};
     double floor_us = 0;
     bool is_trusted = !floors.empty();
     for (const FloorTimes& floor : floors) {
+      if (!has_floor()) break;
       floor_us += floor.library_us;
       is_trusted = is_trusted && floor.is_trusted();
     }
-    if (!floors.empty()) entry["floor_us"] = floor_us;
+    if (!floors.empty() && has_floor()) entry["floor_us"] = floor_us;
     if (is_trusted && floor_us > 0) entry["ratio_to_floor"] = summary.median / floor_us;
     return entry;
   }
@@ -235,25 +271,44 @@ class Body {
                 {"is_trusted", floor.is_trusted()}};
   }
 
+  // The calls of the mapped group, and how many times slower the others were.
+  Json mapped_entry() {
+    std::vector<double> own;
+    for (std::size_t i = 0; i < times_.whole.size(); ++i) {
+      own.push_back(bench_.time_of({times_.dispatch[i], times_.experts[i], times_.combine[i]}));
+    }
+    gather_.maximum(own);
+    gather_.maximum(mapped_->times);
+    const Summary here = summarise(own);
+    const Summary mapped = summarise(mapped_->times);
+    return Json{{"median_us", mapped.median},
+                {"p99_us", mapped.p99},
+                {"min_us", mapped.min},
+                {"max_us", mapped.max},
+                {"ratio_of_medians", here.median / mapped.median},
+                {"ratio_of_minima", here.min / mapped.min}};
+  }
+
   std::string report(int iterations) {
     const FloorTimes dispatch_floor = floor_of(dispatch_floor_, floor_.dispatch());
-    const PhaseBytes out =
-        bytes_of(stats_.dispatch_peers, stats_.dispatch, rows_sent_, static_cast<double>(travel_bytes(setup_.config)));
-    const PhaseBytes back = bytes_of(
-        stats_.combine_peers, stats_.combine, rows_returned_, static_cast<double>(answer_bytes(setup_.config)));
-    const PhaseBytes both{out.sent + back.sent, out.minimum + back.minimum, out.control + back.control};
+    const cases::LeastTraffic least = traffic_of_calls(truth_.least, iterations);
+    const PhaseBytes out{links_of(setup_, seat_.rank, stats_.dispatch_peers, least.dispatch),
+                         static_cast<double>(stats_.dispatch.bytes_control)};
+    const PhaseBytes back{links_of(setup_, seat_.rank, stats_.combine_peers, least.combine),
+                          static_cast<double>(stats_.combine.bytes_control)};
+    const PhaseBytes both{out.links + back.links, out.control + back.control};
     const BenchKind kind = setup_.options.kind;
     Json phases = Json::object();
     Json copies = Json::object();
     if (kind != BenchKind::combine) {
       phases["dispatch"] = phase(times_.dispatch, out, {dispatch_floor});
-      copies["dispatch"] = copy_entry(dispatch_floor);
+      if (has_floor()) copies["dispatch"] = copy_entry(dispatch_floor);
     }
     if (kind == BenchKind::layer) phases["experts"] = phase(times_.experts, {}, {});
     if (has_combine()) {
       const FloorTimes combine_floor = floor_of(combine_floor_, floor_.combine());
       phases["combine"] = phase(times_.combine, back, {combine_floor});
-      copies["combine"] = copy_entry(combine_floor);
+      if (has_floor()) copies["combine"] = copy_entry(combine_floor);
       if (kind == BenchKind::exchange) phases["exchange"] = phase(times_.whole, both, {dispatch_floor, combine_floor});
       if (kind == BenchKind::layer) phases["layer"] = phase(times_.whole, both, {});
     }
@@ -270,13 +325,15 @@ class Body {
         {"first_call_us", slowest[0]},
         {"second_call_us", slowest[1]},
         {"prepare_ms", {{"agree", slowest[2]}, {"allocate", slowest[3]}, {"map", slowest[4]}, {"warm_up", slowest[5]}}},
-        {"registered_bytes", Exchange::bytes_needed(setup_.config, seat_.num_ranks).registered},
+        {"registered_bytes", bench_.exchange().bytes_needed().registered},
         {"iterations", iterations},
         {"transport", std::string(group_.transport())},
         {"is_pinned", is_pinned_},
         {"copies", copies},
         {"phases", phases},
         {"flag_round_trip_us", nullptr}};
+    if (mapped_) result["mapped"] = mapped_entry();
+    if (overlap_) result["overlap"] = overlap_->report(gather_);
     if (flag_us_ > 0) result["flag_round_trip_us"] = flag_us_;
     progress_.clear();
     return result.dump();
@@ -289,6 +346,8 @@ class Body {
   bool is_pinned_;
   Group group_;
   BenchRank bench_;
+  std::unique_ptr<Mapped> mapped_{};
+  std::unique_ptr<Overlap> overlap_{};
   Gather gather_;
   std::vector<RowCounts> counts_;
   Floor floor_;
@@ -298,8 +357,6 @@ class Body {
   double second_us_ = 0;
   double flag_us_ = 0;
   PhaseTimes times_;
-  std::int64_t rows_sent_ = 0;
-  std::int64_t rows_returned_ = 0;
   ExchangeStats stats_;
   std::array<std::vector<double>, 3> dispatch_floor_;  // index = copier
   std::array<std::vector<double>, 3> combine_floor_;

@@ -21,10 +21,6 @@ const T* values(const ConstTensorView& view) {
   return reinterpret_cast<const T*>(view.data);  // the view's dtype says what is there
 }
 
-Weighting weighting_of(const ExchangeConfig& config) {
-  return config.layout == Layout::rank_major ? Weighting::none : Weighting::dispatched;
-}
-
 // Calls `visit` with the position of each row that a token fills.
 template <class Visit>
 void for_each_row(const ExchangeConfig& config,
@@ -78,10 +74,26 @@ std::string with_origin(const BenchSetup& setup, const oracle::Difference& diffe
 
 }  // namespace
 
+Weighting weighting_of(const ExchangeConfig& config) noexcept {
+  return config.layout == Layout::rank_major ? Weighting::none : Weighting::dispatched;
+}
+
+ConstTensorView rows_for_combine(const ExchangeConfig& config,
+                                 const Exchange& exchange,
+                                 const DispatchResult& dispatched,
+                                 const std::byte* rows) noexcept {
+  const int columns = oracle::combine_columns(config);
+  if (config.layout == Layout::expert_padded) {
+    return tensor_3d(rows, config.combine_dtype, exchange.num_local_experts(), exchange.capacity_rows(), columns);
+  }
+  return tensor_2d(rows, config.combine_dtype, dispatched.num_rows, columns);
+}
+
 BenchTruth make_truth(const BenchSetup& setup) {
   BenchTruth truth;
   truth.inputs = first_inputs(setup);
-  truth.dispatched = oracle::dispatch(setup.config, truth.inputs);
+  truth.dispatched = oracle::dispatch(setup.config, truth.inputs, setup.group);
+  truth.least = least_traffic(setup, truth.dispatched);
   truth.hash = input_hash(setup, truth.inputs);
   return truth;
 }
@@ -131,16 +143,6 @@ std::byte* BenchRank::rows_of(int set) noexcept {
   return rows_.data() + (makes_rows_in_call() ? 0 : static_cast<std::size_t>(set) * rows_bytes_);
 }
 
-ConstTensorView BenchRank::rows_view(int set) {
-  const ExchangeConfig& config = setup_.config;
-  const int columns = oracle::combine_columns(config);
-  if (config.layout == Layout::expert_padded) {
-    return tensor_3d(
-        rows_of(set), config.combine_dtype, exchange_.num_local_experts(), exchange_.capacity_rows(), columns);
-  }
-  return tensor_2d(rows_of(set), config.combine_dtype, dispatched_.num_rows, columns);
-}
-
 CallTimes BenchRank::call(int set) {
   CallTimes times;
   const DispatchInput input = dispatch_input(setup_.config, inputs_[static_cast<std::size_t>(set)]);
@@ -157,7 +159,7 @@ CallTimes BenchRank::call(int set) {
   }
   const Clock::time_point answered = Clock::now();
   CombineInput answers;
-  answers.rows = rows_view(set);
+  answers.rows = rows_for_combine(setup_.config, exchange_, dispatched_, rows_of(set));
   answers.handle = dispatched_.handle;
   answers.weighting = weighting_of(setup_.config);
   combined_ = exchange_.combine(answers);

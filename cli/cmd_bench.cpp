@@ -17,7 +17,15 @@ namespace {
 constexpr int kDefaultRanks = 2;
 
 int number_of_ranks(const BenchOptions& options, const std::optional<OuterSeat>& outer) {
-  if (!outer) return options.ranks.value_or(kDefaultRanks);
+  if (!outer) {
+    const std::optional<int> named = Nodes::parse(options.topology.nodes).num_ranks();
+    return options.ranks.value_or(named.value_or(kDefaultRanks));
+  }
+  if (options.compares_map) {
+    throw UsageError(
+        "--compare-map under " + outer->launcher +
+        ": it joins a second group, whose meeting place only ranks that are started here know; leave it out");
+  }
   const int given = outer->seat.num_ranks;
   if (options.ranks && *options.ranks != given) {
     throw UsageError(fmt::format("--ranks {}: {} started {} ranks; leave --ranks out, or start as many",

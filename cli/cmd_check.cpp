@@ -18,6 +18,8 @@ namespace {
 // Faults in the data are planted here; those in the protocol by the library itself, when this variable asks for them.
 constexpr const char* kMutantVariable = "MOEBUS_FAULT";
 
+using cases::Mutant;
+
 Mutant plant(const std::string& name) {
   static const std::map<std::string, Mutant> kPlantedHere{
       {"swapped-rows", Mutant::swapped_rows}, {"dropped-row", Mutant::dropped_row}, {"order", Mutant::order}};
@@ -29,13 +31,18 @@ Mutant plant(const std::string& name) {
 
 std::string line_again(const CheckOptions& options, int index) {
   std::string line = fmt::format("moebus check --seed {} --case {}", options.seed, index);
-  if (options.ranks != CheckOptions().ranks) line += fmt::format(" --ranks {}", fmt::join(options.ranks, ","));
+  if (options.ranks != default_ranks()) line += fmt::format(" --ranks {}", fmt::join(options.ranks, ","));
+  const TopologyOptions& topology = options.topology;
+  if (!topology.nodes.empty()) line += " --nodes " + topology.nodes;
+  if (!topology.map.empty()) line += " --map " + topology.map;
+  if (!topology.inter_node.empty()) line += " --inter-node " + topology.inter_node;
+  if (topology.levels) line += fmt::format(" --levels {}", *topology.levels);
   if (!options.mutant.empty()) line += " --mutant " + options.mutant;
   return line;
 }
 
 // Returns what is wrong with a case, or nothing.
-std::optional<std::string> failure_of(const CheckCase& one, Mutant mutant) {
+std::optional<std::string> failure_of(const cases::ExchangeCase& one, Mutant mutant) {
   try {
     return run_case(one, mutant);
   } catch (const Error& error) {
@@ -57,13 +64,14 @@ Json report_json(const CheckOptions& options, int num_run, const std::string& li
 
 }  // namespace
 
-int run_check(const CheckOptions& options) {
+int run_check(CheckOptions options) {
+  complete(options);
   const Mutant mutant = plant(options.mutant);
   const int first = options.only_case.value_or(0);
   const int end = options.only_case ? first + 1 : options.cases;
   Progress progress(!options.has_json);
   for (int index = first; index < end; ++index) {
-    const CheckCase one = make_case(options.seed, index, options.ranks);
+    const cases::ExchangeCase one = make_case(options, index);
     progress.show("cases", index - first, end - first);
     const std::optional<std::string> what = failure_of(one, mutant);
     if (!what) continue;

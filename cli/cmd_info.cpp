@@ -42,20 +42,38 @@ std::string machine_text(const Machine& machine) {
       machine.kernel);
 }
 
+std::string node_text(const Machine& machine) {
+  constexpr std::size_t kShown = 13;  // a boot id tells machines apart long before its end
+  const std::string name =
+      machine.node.size() > kShown && !machine.is_node_named ? machine.node.substr(0, kShown) + "..." : machine.node;
+  return fmt::format(
+      "node\n  {} ({})\n"
+      "  map: reachable = ranks map every peer's memory that they can; node = their own node's; none = nobody's. Bytes "
+      "to\n"
+      "    others go through the transport, for the same results\n"
+      "  levels: 1 = combine adds over ranks; 2 = over the ranks of a node, rounded, then over nodes: part of the "
+      "result's "
+      "bits.\n    0 = 2 where there are several nodes\n",
+      name,
+      machine.is_node_named ? "from MOEBUS_HOST_ID" : "the kernel's boot id; MOEBUS_HOST_ID names another");
+}
+
 }  // namespace
 
 int run_info(const InfoOptions& options) {
   const Capabilities can = capabilities();
   const Machine machine = look_at_machine();
   if (options.has_json) {
-    const Json report{{"command", "moebus info"},
-                      {"version", can.version},
-                      {"compiler", can.compiler},
-                      {"simd_level", can.simd_level},
-                      {"backends", capabilities_json(can.backends)},
-                      {"transports", capabilities_json(can.transports)},
-                      {"simd_levels", capabilities_json(can.simd_levels)},
-                      {"machine", machine_json(machine)}};
+    const Json report{
+        {"command", "moebus info"},
+        {"version", can.version},
+        {"compiler", can.compiler},
+        {"simd_level", can.simd_level},
+        {"backends", capabilities_json(can.backends)},
+        {"transports", capabilities_json(can.transports)},
+        {"simd_levels", capabilities_json(can.simd_levels)},
+        {"machine", machine_json(machine)},
+        {"node", {{"name", machine.node}, {"source", machine.is_node_named ? "MOEBUS_HOST_ID" : "boot_id"}}}};
     std::printf("%s\n", report.dump(2).c_str());
     return kOk;
   }
@@ -67,6 +85,7 @@ int run_info(const InfoOptions& options) {
                                 can.simd_levels)
                   .c_str());
   std::printf("%s", machine_text(machine).c_str());
+  std::printf("%s", node_text(machine).c_str());
   return kOk;
 }
 

@@ -9,7 +9,7 @@ namespace moebus::cli {
 
 /// Each returns the exit status. Errors: UsageError, Mismatch, Error; main turns them into a message and a status.
 int run_bench(BenchOptions options);
-int run_check(const CheckOptions& options);
+int run_check(CheckOptions options);
 int run_info(const InfoOptions& options);
 
 /// Prints the model presets.

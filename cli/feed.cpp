@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "workload/data.hpp"
 #include "workload/random.hpp"
@@ -68,6 +69,9 @@ BenchSetup make_setup(const BenchOptions& options, int num_ranks, const Machine&
   setup.options = options;
   setup.config = exchange_config(options);
   setup.num_ranks = num_ranks;
+  setup.group = {num_ranks, Nodes::parse(options.topology.nodes).of_ranks(num_ranks), 1};
+  const int levels = options.topology.levels.value_or(0);
+  setup.group.levels = levels != 0 ? levels : setup.group.has_several_nodes() ? 2 : 1;
   if (num_cores > 0) setup.ranks_per_core = std::max(1.0, static_cast<double>(num_ranks) / num_cores);
   const auto ranks = static_cast<std::size_t>(num_ranks);
   const auto tokens = static_cast<std::size_t>(options.tokens);
@@ -84,6 +88,30 @@ workload::RoutingGenerator routing_of(const BenchSetup& setup) {
           {setup.config.num_experts, setup.config.num_topk, setup.num_ranks}};
 }
 
+workload::RoutingTable make_table(const BenchSetup& setup,
+                                  const workload::RoutingGenerator& routing,
+                                  int rank,
+                                  int set) {
+  return routing.make(
+      rank, setup.options.tokens, workload::seed_from(setup.options.seed, static_cast<std::uint64_t>(set)));
+}
+
+MapPeers map_peers_of(const BenchOptions& options) {
+  return options.topology.map.empty() ? MapPeers::reachable : map_peers_of(options.topology.map);
+}
+
+GroupOptions group_options(const BenchSetup& setup, int rank, MapPeers map_peers) {
+  GroupOptions options;
+  options.transport = setup.options.transport;
+  // The group is the one that the oracle was asked about, whatever the environment says of nodes.
+  options.levels = setup.group.levels;
+  options.map_peers = map_peers;
+  options.host_id = "node-" + std::to_string(setup.group.node_of(rank));
+  const char* const token = std::getenv("MOEBUS_TOKEN");
+  if (token != nullptr) options.token = token;
+  return options;
+}
+
 oracle::RankInput make_input(const BenchSetup& setup, const workload::RoutingGenerator& routing, int rank, int set) {
   const ExchangeConfig& config = setup.config;
   oracle::RankInput input;
@@ -96,8 +124,7 @@ oracle::RankInput make_input(const BenchSetup& setup, const workload::RoutingGen
     workload::fill_identity(
         input.scales, scale_dtype(config), scale_items(config), rank, 0, workload::Part::scales, set);
   }
-  const std::uint64_t seed = workload::seed_from(setup.options.seed, static_cast<std::uint64_t>(set));
-  workload::RoutingTable table = routing.make(rank, input.num_tokens, seed);
+  workload::RoutingTable table = make_table(setup, routing, rank, set);
   input.topk_idx = std::move(table.topk_idx);
   input.topk_weights = std::move(table.topk_weights);
   input.has_weights = true;
@@ -149,17 +176,14 @@ std::vector<RowCounts> count_rows(const BenchSetup& setup, int rank) {
     RowCounts& counts = sets[set];
     counts.sent.resize(ranks);
     counts.received.resize(ranks);
-    const std::uint64_t seed = workload::seed_from(setup.options.seed, set);
     for (std::size_t source = 0; source < ranks; ++source) {
-      const workload::RoutingTable table = routing.make(static_cast<int>(source), setup.options.tokens, seed);
+      const workload::RoutingTable table = make_table(setup, routing, static_cast<int>(source), static_cast<int>(set));
       for (std::int64_t n = 0; n < table.num_tokens; ++n) {
         token.look_at(config, setup.num_ranks, table.topk_idx.data() + n * config.num_topk);
         for (std::size_t peer = 0; source == own && peer < ranks; ++peer) counts.sent[peer] += token.has_rank[peer];
         const int experts_here = token.distinct_experts[own];
         counts.received[source] += token.has_rank[own];
         counts.result_rows += config.layout == Layout::rank_major ? token.has_rank[own] : experts_here;
-        const int returned = config.combine_rows == CombineRows::per_rank ? token.has_rank[own] : experts_here;
-        if (source != own) counts.returned_remote += returned;
       }
     }
   }

@@ -12,6 +12,7 @@
 #include "cli/options.hpp"
 #include "cli/pages.hpp"
 #include "moebus/exchange.hpp"
+#include "oracle/group_shape.hpp"
 #include "oracle/inputs.hpp"
 #include "workload/routing.hpp"
 
@@ -21,6 +22,7 @@ namespace moebus::cli {
 struct BenchSetup {
   BenchOptions options;  ///< completed
   ExchangeConfig config;
+  oracle::GroupShape group;  ///< nodes and levels, decided
   int num_ranks = 0;
   int num_sets = 1;
   double ranks_per_core = 1;      ///< 1 where every rank can have a core to itself
@@ -44,6 +46,18 @@ oracle::SharedInputs first_inputs(const BenchSetup& setup);
 /// Returns one rank's inputs of one set.
 oracle::RankInput make_input(const BenchSetup& setup, const workload::RoutingGenerator& routing, int rank, int set);
 
+/// Returns one rank's routing of one set.
+workload::RoutingTable make_table(const BenchSetup& setup,
+                                  const workload::RoutingGenerator& routing,
+                                  int rank,
+                                  int set);
+
+/// Returns what `rank` says when it joins. `map_peers`: as the options say, or another for comparison.
+GroupOptions group_options(const BenchSetup& setup, int rank, MapPeers map_peers);
+
+/// Returns whose memory the options say is mapped.
+MapPeers map_peers_of(const BenchOptions& options);
+
 /// Returns the generator that the options describe.
 workload::RoutingGenerator routing_of(const BenchSetup& setup);
 
@@ -54,12 +68,11 @@ void fill_answer(
 /// Returns the inputs as dispatch takes them.
 DispatchInput dispatch_input(const ExchangeConfig& config, const oracle::RankInput& input);
 
-/// Rows that one (source, destination) pair or one rank has in one set; what floors and least bytes are counted from.
+/// Rows that one (source, destination) pair or one rank has in one set; what floors are made of.
 struct RowCounts {
   std::vector<std::int64_t> sent;      ///< [ranks] tokens of this rank with an expert on that rank
   std::vector<std::int64_t> received;  ///< [ranks] tokens of that rank with an expert here
   std::int64_t result_rows = 0;        ///< rows of the result that a token fills: per expert in expert layouts
-  std::int64_t returned_remote = 0;    ///< rows that combine sends to other ranks
 };
 
 /// Counts rows for `rank` in every set, from the routing of all ranks.

@@ -72,6 +72,14 @@ std::vector<std::string> Gather::texts(const std::string& own) {
 }
 
 void Gather::maximum(std::vector<double>& values) {
+  merge(values, [](double a, double b) { return std::max(a, b); });
+}
+
+void Gather::sum(std::vector<double>& values) {
+  merge(values, [](double a, double b) { return a + b; });
+}
+
+void Gather::merge(std::vector<double>& values, double (*of_two)(double, double)) {
   constexpr std::size_t kPerMessage = kMessageBytes / sizeof(double);
   const std::uint64_t own_size = values.size();
   const std::byte* const sizes = round(&own_size, sizeof(own_size));
@@ -87,7 +95,7 @@ void Gather::maximum(std::vector<double>& values) {
       for (std::size_t i = 0; i < count; ++i) {
         double value = 0;
         std::memcpy(&value, rows + rank * kMessageBytes + i * sizeof(double), sizeof(value));
-        values[first + i] = std::max(values[first + i], value);
+        values[first + i] = rank == 0 ? value : of_two(values[first + i], value);
       }
     }
   }

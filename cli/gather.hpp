@@ -26,11 +26,17 @@ class Gather {
   /// Replaces each entry by its maximum over ranks. All ranks give equally many, or Error{internal}.
   void maximum(std::vector<double>& values);
 
+  /// Replaces each entry by its sum over ranks. All ranks give equally many, or Error{internal}.
+  void sum(std::vector<double>& values);
+
   /// Returns when every rank has called it.
   void barrier();
 
  private:
   static constexpr std::size_t kMessageBytes = 4096;
+
+  // Replaces each entry by what `of_two` makes, one by one, of all ranks' entries.
+  void merge(std::vector<double>& values, double (*of_two)(double, double));
 
   // Sends `size` bytes to all ranks; returns the received rows [ranks, kMessageBytes], valid until the next round.
   const std::byte* round(const void* bytes, std::size_t size);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 
 #include "moebus/error.hpp"
 
@@ -60,6 +61,17 @@ int usable_threads() {
   return sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
 }
 
+void look_at_node(Machine& machine) {
+  const char* const name = std::getenv("MOEBUS_HOST_ID");
+  machine.is_node_named = name != nullptr && *name != '\0';
+  if (machine.is_node_named) {
+    machine.node = name;
+    return;
+  }
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> machine.node;
+  if (machine.node.empty()) machine.node = "unknown";
+}
+
 }  // namespace
 
 Machine look_at_machine() {
@@ -81,6 +93,7 @@ Machine look_at_machine() {
     machine.kernel = std::string(name.sysname) + " " + name.release + " " + name.machine;
     machine.host = name.nodename;
   }
+  look_at_node(machine);
   return machine;
 }
 

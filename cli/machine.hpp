@@ -18,9 +18,11 @@ struct Machine {
   std::size_t l2_bytes = 0;  ///< of one core
   std::size_t l3_bytes = 0;  ///< of the largest shared cache
   std::size_t memory_bytes = 0;
-  double load = 0;     ///< runnable processes, average of the last minute
-  std::string kernel;  ///< e.g. "Linux 6.1.0 x86_64"
-  std::string host;    ///< host name
+  double load = 0;             ///< runnable processes, average of the last minute
+  std::string kernel;          ///< e.g. "Linux 6.1.0 x86_64"
+  std::string host;            ///< host name
+  std::string node;            ///< what a rank started here says of its node, unless it is told otherwise
+  bool is_node_named = false;  ///< by MOEBUS_HOST_ID; else it is the boot id of the kernel
 };
 
 /// Looks at the machine through hwloc and the kernel. Starts no threads.

@@ -36,18 +36,24 @@ Examples:
   moebus bench exchange --model deepseek-v3 --ranks 8 --plot exchange.svg
   moebus bench combine --path throughput --tokens 4096 --layout expert_major
   moebus bench layer --model mixtral-8x7b --tokens 32         with small stand-ins for the experts
+  moebus bench exchange --ranks 8 --nodes 2                   pretended nodes: bytes between and inside them
+  moebus bench exchange --nodes 3+1 --inter-node direct       uneven nodes, no stop at a gateway
+  moebus bench exchange --map none --compare-map              peers that are not mapped, beside the same mapped
+  moebus bench layer --overlap                                two half batches: how much of the exchange is hidden
   moebus bench exchange --routing zipf:0.8 --json             for machines; docs/bench-json.md says what is in it
   mpirun -n 2 moebus bench exchange                           as ranks of mpirun, torchrun or srun
   moebus bench exchange --list-models
 )";
 
 constexpr const char* kCheckExamples = R"(
-Each case is a random shape, layout, element type, routing and number of ranks, made from the seed alone.
+Each case is a random shape, layout, element type, routing, number of ranks, set of nodes, mapping and placement, with or
+without calls in overlap, all made from the seed alone. Bytes are compared, and what was sent with the least that must be.
 A failure prints the line that runs that one case again, and what differs first.
 
 Examples:
   moebus check
   moebus check --cases 1000 --ranks 2,4,8 --seed 7
+  moebus check --nodes 3+1 --map none --inter-node gateway    what is said of the group is kept, the rest is drawn
   moebus check --seed 7 --case 12                             one case again
   moebus check --mutant swapped-rows                          plant a fault: the check must end with status 1
 )";
@@ -102,6 +108,34 @@ void add_shape_options(CLI::App& app, BenchOptions& options) {
   app.add_flag("--list-models", options.list_models, "Prints the models and ends");
 }
 
+// `is_drawn`: what is not given is drawn for each case; else it has a default.
+void add_topology_options(CLI::App& app, TopologyOptions& options, bool is_drawn) {
+  const auto help = [&](const std::string& text, const std::string& otherwise) {
+    return text + " [" + (is_drawn ? "drawn" : otherwise) + "]";
+  };
+  app.add_option("--nodes",
+                 options.nodes,
+                 help("Pretended nodes: how many (2), their sizes (3+1), or the node of each rank (0,1,0,1)", "one"));
+  app.add_option(
+         "--map",
+         options.map,
+         help("Whose memory ranks map: all they can reach, their node's, or none; bytes to others go through the "
+              "transport",
+              "reachable"))
+      ->check(CLI::IsMember({"reachable", "node", "none"}));
+  app.add_option(
+         "--inter-node",
+         options.inter_node,
+         help("Rows between nodes: once per token and node through a gateway, or direct to each rank", "gateway"))
+      ->check(CLI::IsMember({"gateway", "direct"}));
+  app.add_option(
+         "--levels",
+         options.levels,
+         help("1: combine adds over ranks; 2: over the ranks of a node, then over nodes; 0: 2 if there are several",
+              "0"))
+      ->check(CLI::Range(0, 2));
+}
+
 void add_run_options(CLI::App& app, BenchOptions& options) {
   app.add_option("--ranks", options.ranks, "Ranks to start on this machine [2]")->check(CLI::Range(1, kMaxRanks));
   app.add_option("--device", options.device, "Where tensors live")
@@ -138,6 +172,15 @@ void add_bench(CLI::App& app, Parsed& parsed) {
     CLI::App* const one = bench->add_subcommand(to_string(kind), text);
     add_shape_options(*one, parsed.bench);
     add_run_options(*one, parsed.bench);
+    add_topology_options(*one, parsed.bench.topology, false);
+    one->add_flag("--compare-map",
+                  parsed.bench.compares_map,
+                  "The same calls on a group that maps every peer, in turn; with --map none or node");
+    if (kind == BenchKind::layer) {
+      one->add_flag("--overlap",
+                    parsed.bench.has_overlap,
+                    "Also two half batches, one's exchange beside the other's experts: how much of it is hidden");
+    }
     one->footer(kBenchExamples);
     one->callback([&parsed, chosen = kind] {
       parsed.bench.kind = chosen;
@@ -152,10 +195,10 @@ void add_check(CLI::App& app, Parsed& parsed) {
   check->add_option("--cases", options.cases, "How many")->check(CLI::Range(1, 1'000'000))->capture_default_str();
   check->add_option("--seed", options.seed, "All cases follow from it")->capture_default_str();
   check->add_option("--case", options.only_case, "Runs this case alone")->check(CLI::Range(0, 999'999));
-  check->add_option("--ranks", options.ranks, "Numbers of ranks to choose from")
+  check->add_option("--ranks", options.ranks, "Numbers of ranks to choose from [1,2,3,4,7,8, or what --nodes says]")
       ->delimiter(',')
-      ->check(CLI::Range(1, kMaxRanks))
-      ->capture_default_str();
+      ->check(CLI::Range(1, kMaxRanks));
+  add_topology_options(*check, options.topology, true);
   check->add_option("--mutant", options.mutant, "Plants a fault that the check must find")
       ->check(CLI::IsMember(mutant_names()));
   check->add_flag("--json", options.has_json, "One JSON object instead of text");

@@ -1,5 +1,7 @@
 #include "cli/options.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -70,6 +72,19 @@ void check_shape(const BenchOptions& options) {
   }
 }
 
+void check_topology(const BenchOptions& options) {
+  if (options.ranks) Nodes::parse(options.topology.nodes).check(*options.ranks);
+  if (options.compares_map && (options.topology.map.empty() || options.topology.map == "reachable")) {
+    throw UsageError(
+        "--compare-map with --map reachable: both groups would be the same; add --map none, or --map node with "
+        "--nodes");
+  }
+  if (options.has_overlap && options.kind != BenchKind::layer) {
+    throw UsageError("--overlap with bench " + to_string(options.kind) +
+                     ": only a layer has experts to compute meanwhile; use bench layer");
+  }
+}
+
 }  // namespace
 
 std::string to_string(BenchKind kind) {
@@ -95,6 +110,7 @@ void complete(BenchOptions& options) {
   check_number_types(options);
   if (options.scales.empty()) options.scales = "f32";
   check_shape(options);
+  check_topology(options);
   if (!options.plot.empty() && !options.plot.ends_with(".svg") && !options.plot.ends_with(".png")) {
     throw UsageError("--plot " + options.plot + ": the file's name must end in .svg or .png");
   }
@@ -128,7 +144,37 @@ ExchangeConfig exchange_config(const BenchOptions& options) {
   config.path = value_of<Path>("--path", options.path, {{"latency", Path::latency}, {"throughput", Path::throughput}});
   config.delivery =
       value_of<Delivery>("--delivery", options.delivery, {{"direct", Delivery::direct}, {"staged", Delivery::staged}});
+  if (!options.topology.inter_node.empty()) config.inter_node = inter_node_of(options.topology.inter_node);
   return config;
+}
+
+void complete(CheckOptions& options) {
+  const Nodes nodes = Nodes::parse(options.topology.nodes);
+  if (options.ranks.empty()) {
+    if (nodes.num_ranks()) options.ranks = {*nodes.num_ranks()};
+    for (const int ranks : default_ranks()) {
+      if (!nodes.num_ranks() && nodes.fits(ranks)) options.ranks.push_back(ranks);
+    }
+  }
+  if (options.ranks.empty()) {
+    throw UsageError(fmt::format(
+        "--nodes {}: more than the {} ranks of any case; add --ranks", options.topology.nodes, default_ranks().back()));
+  }
+  for (const int ranks : options.ranks) nodes.check(ranks);
+}
+
+const std::vector<int>& default_ranks() {
+  static const std::vector<int> kRanks{1, 2, 3, 4, 7, 8};
+  return kRanks;
+}
+
+MapPeers map_peers_of(const std::string& text) {
+  return value_of<MapPeers>(
+      "--map", text, {{"reachable", MapPeers::reachable}, {"node", MapPeers::node}, {"none", MapPeers::none}});
+}
+
+InterNode inter_node_of(const std::string& text) {
+  return value_of<InterNode>("--inter-node", text, {{"gateway", InterNode::gateway}, {"direct", InterNode::direct}});
 }
 
 const std::vector<std::string>& mutant_names() {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/nodes.hpp"
 #include "moebus/config.hpp"
 
 namespace moebus::cli {
@@ -29,6 +30,15 @@ class UsageError : public std::runtime_error {
 class Mismatch : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+/// What was said of the group: which ranks share a node, whose memory is mapped, how rows cross between nodes. Empty
+/// = not given.
+struct TopologyOptions {
+  std::string nodes;       ///< see Nodes
+  std::string map;         ///< reachable, node or none
+  std::string inter_node;  ///< gateway or direct
+  std::optional<int> levels;
 };
 
 enum class BenchKind : std::uint8_t { dispatch, combine, exchange, layer };
@@ -55,6 +65,9 @@ struct BenchOptions {
   std::string device = "cpu";
   std::string transport = "auto";
   std::string store;  ///< rendezvous under an outer launcher
+  TopologyOptions topology;
+  bool compares_map = false;  ///< the same calls on a group that maps whom it can, in turn
+  bool has_overlap = false;   ///< layer: two half batches, one's exchange beside the other's experts
   std::optional<int> iterations;
   double time_s = 2;
   std::uint64_t seed = 1;
@@ -66,7 +79,8 @@ struct CheckOptions {
   int cases = 200;
   std::uint64_t seed = 1;
   std::optional<int> only_case;  ///< run this one alone
-  std::vector<int> ranks{1, 2, 3, 4, 7, 8};
+  std::vector<int> ranks;        ///< empty = all of default_ranks() that the nodes allow
+  TopologyOptions topology;
   std::string mutant;  ///< fault to plant, empty = none
   bool has_json = false;
 };
@@ -82,6 +96,16 @@ void complete(BenchOptions& options);
 
 /// Returns the exchange that completed options describe, for `num_ranks` ranks.
 ExchangeConfig exchange_config(const BenchOptions& options);
+
+/// Fills in the numbers of ranks, and checks them against the nodes. Errors: UsageError.
+void complete(CheckOptions& options);
+
+/// Numbers of ranks that check chooses from.
+const std::vector<int>& default_ranks();
+
+/// Read values that were given. Errors: UsageError names option, value and what is allowed.
+MapPeers map_peers_of(const std::string& text);
+InterNode inter_node_of(const std::string& text);
 
 /// Names of the faults that `check --mutant` can plant.
 const std::vector<std::string>& mutant_names();

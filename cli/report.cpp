@@ -38,6 +38,61 @@ std::string shape_line(const Json& shape) {
                      shape["routing"].get<std::string>());
 }
 
+std::string topology_line(const Json& shape) {
+  const std::vector<int> nodes = shape["nodes"].get<std::vector<int>>();
+  const int num_nodes = number_of_nodes(nodes);
+  std::string text = num_nodes == 1 ? "one node" : fmt::format("{} nodes ({})", num_nodes, ranks_by_node(nodes));
+  text += fmt::format(
+      ", combine adds in {} level{}", shape["levels"].get<int>(), shape["levels"].get<int>() == 1 ? "" : "s");
+  if (num_nodes > 1) text += fmt::format(", rows between nodes: {}", shape["inter_node"].get<std::string>());
+  return text + fmt::format("; mapped: {}", shape["map"].get<std::string>());
+}
+
+// What all ranks together sent between nodes and inside them; only where there are several.
+std::string link_rows(const Json& report) {
+  if (number_of_nodes(report["shape"]["nodes"].get<std::vector<int>>()) == 1) return "";
+  std::string text = fmt::format(
+      "\n  {:<22}{:>12}{:>12}{:>14}{:>12}\n", "all ranks, a call", "between", "least", "inside nodes", "least");
+  for (const auto& [name, phase] : report["phases"].items()) {
+    if (name == "experts") continue;
+    text += fmt::format("  {:<22}{:>12}{:>12}{:>14}{:>12}\n",
+                        name,
+                        bytes_text(phase["between_nodes"]["bytes_sent"]),
+                        bytes_text(phase["between_nodes"]["bytes_minimum"]),
+                        bytes_text(phase["inside_nodes"]["bytes_sent"]),
+                        bytes_text(phase["inside_nodes"]["bytes_minimum"]));
+  }
+  return text;
+}
+
+std::string mapped_line(const Json& report) {
+  if (!report.contains("mapped")) return "";
+  const Json& mapped = report["mapped"];
+  return fmt::format(
+      "  the same calls in a group that maps every peer: {} (min {}); here {:.2f} x by medians, {:.2f} x by "
+      "minima\n",
+      time_text(mapped["median_us"]),
+      time_text(mapped["min_us"]),
+      mapped["ratio_of_medians"].get<double>(),
+      mapped["ratio_of_minima"].get<double>());
+}
+
+std::string overlap_lines(const Json& report) {
+  if (!report.contains("overlap")) return "";
+  const Json& overlap = report["overlap"];
+  return fmt::format(
+      "\n  two half batches, {} rounds: one by one {}, in overlap {}; experts alone {}, exchange alone {}\n"
+      "  hidden: {:.0f} % of the exchange{}\n  {}\n",
+      overlap["rounds"].get<int>(),
+      time_text(overlap["without"]["median_us"]),
+      time_text(overlap["with"]["median_us"]),
+      time_text(overlap["compute"]["median_us"]),
+      time_text(overlap["exchange"]["median_us"]),
+      100 * overlap["hidden"].get<double>(),
+      overlap["is_trusted"].get<bool>() ? "" : ": do not trust it, times vary from round to round by about as much",
+      overlap["remark"].get<std::string>());
+}
+
 std::string phase_rows(const Json& phases) {
   std::string text = fmt::format("  {:<10}{:>11}{:>11}{:>11}{:>11}{:>11}{:>10}{:>12}{:>12}{:>12}\n",
                                  "phase",
@@ -98,9 +153,14 @@ Json shape_json(const BenchSetup& setup, const std::string& transport) {
              {"path", options.path},
              {"delivery", options.delivery},
              {"routing", options.routing},
+             {"nodes", setup.group.nodes},
+             {"levels", setup.group.levels},
+             {"map", std::string(to_string(map_peers_of(options)))},
+             {"inter_node", std::string(to_string(setup.config.inter_node))},
              {"seed", options.seed},
              {"input_sets", setup.num_sets},
              {"input_set_bytes", setup.set_bytes}};
+  if (setup.group.nodes.empty()) shape["nodes"] = std::vector<int>(static_cast<std::size_t>(setup.num_ranks), 0);
   if (!options.model.empty()) shape["model"] = options.model;
   if (is_fp8) shape["scales"] = options.scales;
   return shape;
@@ -155,13 +215,19 @@ std::string bench_table(const Json& report) {
                       machine["load"].get<double>(),
                       shape["transport"].get<std::string>(),
                       report["is_pinned"].get<bool>() ? ", each tied to a core" : ", not tied to cores");
-  text += fmt::format("  verified: the first call equals the oracle bit for bit on every rank (inputs {})\n\n",
-                      shape["input_hash"].get<std::string>());
+  text += fmt::format("  {}\n", topology_line(shape));
+  text += fmt::format(
+      "  verified: the first call equals the oracle bit for bit on every rank, and sent the least (inputs "
+      "{})\n\n",
+      shape["input_hash"].get<std::string>());
   text += phase_rows(report["phases"]);
+  text += link_rows(report);
   text += fmt::format("\n  slowest rank of each of {} calls, inputs rotate over {} sets of {}\n",
                       report["iterations"].get<int>(),
                       shape["input_sets"].get<int>(),
                       bytes_text(shape["input_set_bytes"]));
+  text += mapped_line(report);
+  if (report["copies"].empty()) text += "  no floor: it knows rows that go straight, and these stop at gateways\n";
   text += copy_rows_text(report["copies"]);
   text +=
       fmt::format("  first call {}, second {}; prepare: agree {:.1f} ms, allocate {:.1f}, map {:.1f}, warm up {:.1f}\n",
@@ -175,7 +241,7 @@ std::string bench_table(const Json& report) {
     text += fmt::format("  a bare flag goes round in {}\n", time_text(report["flag_round_trip_us"]));
   }
   text += fmt::format("  registered memory: {} a rank\n", bytes_text(report["registered_bytes"]));
-  return text;
+  return text + overlap_lines(report);
 }
 
 }  // namespace moebus::cli

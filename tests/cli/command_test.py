@@ -56,6 +56,22 @@ class Usage(unittest.TestCase):
     def test_an_unknown_mutant_is_refused_with_the_known_ones(self):
         self.assert_refused(["check", "--mutant", "bitrot"], "bitrot", "swapped-rows")
 
+    def test_nodes_that_cannot_be_are_refused_with_the_forms(self):
+        self.assert_refused(["bench", "exchange", "--nodes", "two"], "--nodes two", "3+1", "0,1,0,1")
+        self.assert_refused(["bench", "exchange", "--nodes", "3+1", "--ranks", "2"], "--nodes 3+1", "4 ranks, not 2")
+        self.assert_refused(["check", "--nodes", "0,1+1"], "--nodes 0,1+1", "3+1")
+
+    def test_an_unknown_mapping_or_way_is_refused_with_those_that_exist(self):
+        self.assert_refused(["bench", "exchange", "--map", "some"], "--map", "some", "reachable")
+        self.assert_refused(["check", "--inter-node", "train"], "--inter-node", "train", "gateway")
+        self.assert_refused(["bench", "layer", "--levels", "3"], "--levels", "3", "0 to 2")
+
+    def test_a_comparison_with_itself_is_refused(self):
+        self.assert_refused(["bench", "exchange", "--compare-map"], "--compare-map", "--map none")
+
+    def test_overlap_is_an_option_of_layers_alone(self):
+        self.assert_refused(["bench", "exchange", "--overlap"], "--overlap")
+
     def test_iterations_and_time_exclude_each_other(self):
         self.assert_refused(["bench", "exchange", "--iterations", "5", "--time", "1"], "--iterations", "--time")
 
@@ -91,8 +107,15 @@ class Info(unittest.TestCase):
     def test_text_says_the_same(self):
         result = run("info")
         self.assertEqual(result.returncode, 0, result.stderr)
-        for word in ("backends", "transports", "SIMD", "machine"):
+        for word in ("backends", "transports", "SIMD", "machine", "node", "map:", "levels:"):
             self.assertIn(word, result.stdout)
+
+    def test_the_node_is_the_boot_id_unless_it_is_named(self):
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        self.assertEqual(json.loads(run("info", "--json").stdout)["node"], {"name": boot_id, "source": "boot_id"})
+        self.assertIn(boot_id[:8], run("info").stdout)
+        named = json.loads(run("info", "--json", before=["env", "MOEBUS_HOST_ID=rack 3"]).stdout)["node"]
+        self.assertEqual(named, {"name": "rack 3", "source": "MOEBUS_HOST_ID"})
 
 
 class Bench(unittest.TestCase):
@@ -112,7 +135,8 @@ class Bench(unittest.TestCase):
 
     def assert_bytes_are_least(self, report):
         for name, phase in report["phases"].items():
-            self.assertAlmostEqual(phase["bytes_sent"], phase["bytes_minimum"], places=6, msg=name)
+            for part in (phase, phase["between_nodes"], phase["inside_nodes"]):
+                self.assertAlmostEqual(part["bytes_sent"], part["bytes_minimum"], places=6, msg=name)
 
     def test_every_kind_reports_its_phases(self):
         for kind, phases in (("dispatch", ["dispatch"]), ("combine", ["combine"]),
@@ -129,6 +153,57 @@ class Bench(unittest.TestCase):
                 with self.subTest(layout=layout, path=path):
                     report = self.report("exchange", *SMALL, "--ranks", "3", "--layout", layout, "--path", *path)
                     self.assert_bytes_are_least(report)
+
+    def test_every_topology_sends_the_least_bytes_between_nodes(self):
+        for nodes, ranks in (("2", ["--ranks", "5"]), ("3+1", []), ("1+1+2", []), ("0,1,0,1", [])):
+            for way in (["--inter-node", "direct"], ["--inter-node", "gateway", "--map", "node"], ["--map", "none"]):
+                with self.subTest(nodes=nodes, way=way):
+                    report = self.report("exchange", *SMALL, "--nodes", nodes, *ranks, *way)
+                    self.assert_bytes_are_least(report)
+                    self.assertEqual(report["shape"]["levels"], 2)
+                    self.assertEqual(len(report["shape"]["nodes"]), report["shape"]["ranks"])
+                    self.assertGreater(report["phases"]["dispatch"]["between_nodes"]["bytes_sent"], 0)
+
+    def test_a_gateway_takes_a_token_once_for_all_its_node(self):
+        shape = ["--tokens", "20", "--hidden", "64", "--topk", "4", "--experts", "8", "--iterations", "10"]
+        sent = {way: self.report("exchange", *shape, "--nodes", "2+2", "--inter-node", way)["phases"]["dispatch"]
+                for way in ("gateway", "direct")}
+        self.assertLess(sent["gateway"]["between_nodes"]["bytes_sent"], sent["direct"]["between_nodes"]["bytes_sent"])
+        self.assertGreater(sent["gateway"]["inside_nodes"]["bytes_sent"], sent["direct"]["inside_nodes"]["bytes_sent"])
+
+    def test_a_floor_is_given_where_rows_go_straight(self):
+        phases = {way: self.report("exchange", *SMALL, "--nodes", "1+1", "--inter-node", way)["phases"]["exchange"]
+                  for way in ("gateway", "direct")}
+        self.assertIsNone(phases["gateway"]["floor_us"])
+        self.assertIsNotNone(phases["direct"]["floor_us"])
+
+    def test_what_the_environment_says_of_nodes_changes_nothing(self):
+        report = self.report("exchange", *SMALL, before=["env", "MOEBUS_HOST_ID=rack"])
+        self.assertEqual(report["shape"]["nodes"], [0, 0])
+
+    def test_one_node_has_nothing_between_nodes(self):
+        report = self.report("exchange", *SMALL, "--levels", "2")
+        self.assertEqual(report["phases"]["exchange"]["between_nodes"], {"bytes_sent": 0, "bytes_minimum": 0})
+        self.assertEqual((report["shape"]["nodes"], report["shape"]["levels"]), ([0, 0], 2))
+
+    def test_the_same_calls_are_made_in_a_mapped_group_too(self):
+        for transport in ("loopback", "shm"):
+            report = self.report("exchange", *SMALL, "--map", "none", "--compare-map", "--transport", transport)
+            self.assertGreater(report["mapped"]["ratio_of_medians"], 0)
+
+    def test_overlap_is_verified_and_reported_on_every_path(self):
+        for path in (["latency"], ["throughput"], ["throughput", "--delivery", "staged"]):
+            for more in ([], ["--layout", "expert_padded"], ["--ranks", "4", "--nodes", "2", "--layout", "expert_major"]):
+                with self.subTest(path=path, more=more):
+                    overlap = self.report("layer", *SMALL, "--overlap", "--path", *path, *more)["overlap"]
+                    self.assertEqual(overlap["rounds"], 12)
+                    self.assertIn("cores", overlap["remark"])
+        self.report("layer", *SMALL[2:], "--tokens", "1", "--overlap")
+
+    def test_the_table_says_the_topology_and_what_was_hidden(self):
+        text = run("bench", "layer", *SMALL, "--overlap", "--nodes", "2+1").stdout
+        for words in ("2 nodes (0-1 | 2)", "gateway", "mapped: reachable", "between", "hidden:", "no floor"):
+            self.assertIn(words, text)
 
     def test_every_element_type_is_verified(self):
         for dtype in (["bf16"], ["f16"], ["f32"], ["fp8"], ["fp8", "--scales", "ue8m0"], ["fp8", "--cast"],
@@ -182,12 +257,34 @@ class OuterLauncher(unittest.TestCase):
         self.assertEqual(report["shape"]["ranks"], 3)
         self.assertTrue(report["verified"])
 
+    def test_ranks_of_mpirun_live_on_pretended_nodes_too(self):
+        mpirun = ["mpirun", "-n", "3", "--oversubscribe", "--bind-to", "none"]
+        if os.geteuid() == 0:
+            mpirun.append("--allow-run-as-root")
+        result = run("bench", "layer", *SMALL, "--json", "--nodes", "0,1,0", "--overlap", before=mpirun)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(result.stdout)["shape"]["nodes"], [0, 1, 0])
+        result = run("bench", "exchange", *SMALL, "--map", "none", "--compare-map", before=mpirun)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("--compare-map under mpirun", result.stderr)
+
 
 class Check(unittest.TestCase):
     def test_random_cases_equal_the_oracle(self):
         result = run("check", "--cases", "60", "--seed", "3", timeout=280)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("60 cases", result.stdout)
+
+    def test_what_is_said_of_the_group_is_kept_and_repeated(self):
+        group = ["--nodes", "3+1", "--map", "none", "--inter-node", "gateway", "--levels", "2"]
+        result = run("check", "--cases", "20", *group)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        result = run("check", "--mutant", "dropped-row", *group)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        for words in (" ".join(group), "--ranks 4"):
+            self.assertIn(words, result.stdout)
+        for words in ("nodes 0 0 0 1", "mapped none"):
+            self.assertIn(words, result.stderr)
 
     def test_a_failure_prints_the_line_that_runs_it_again(self):
         first = run("check", "--mutant", "dropped-row", "--seed", "4")

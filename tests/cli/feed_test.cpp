@@ -102,7 +102,9 @@ TEST(Floor, WritesEachOutputOfCombineOnce) {
   const auto counts = count_rows(setup, 3);
   const Floor floor(setup, 3, windows, counts);
   const CopyPlan& plan = floor.combine()[0];
-  EXPECT_EQ(writes_to_peers(plan), static_cast<double>(counts[0].returned_remote) * 96);
+  std::int64_t returned = 0;
+  for (int peer = 0; peer < 3; ++peer) returned += counts[0].received[static_cast<std::size_t>(peer)];
+  EXPECT_EQ(writes_to_peers(plan), static_cast<double>(returned) * 96);
   EXPECT_EQ(bytes_written(plan) - writes_to_peers(plan), 21.0 * 96);
 }
 

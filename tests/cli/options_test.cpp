@@ -104,5 +104,46 @@ TEST(BenchOptions, RefuseStagedDeliveryOnTheLatencyPath) {
   EXPECT_THAT(usage_error_of(options), AllOf(HasSubstr("--delivery staged"), HasSubstr("--path throughput")));
 }
 
+TEST(BenchOptions, SayHowRowsCrossBetweenNodes) {
+  BenchOptions options;
+  options.topology = {"2", "node", "direct", 2};
+  options.ranks = 2;
+  complete(options);
+  EXPECT_EQ(exchange_config(options).inter_node, InterNode::direct);
+}
+
+TEST(BenchOptions, RefuseMoreNodesThanRanks) {
+  BenchOptions options;
+  options.topology.nodes = "4";
+  options.ranks = 2;
+  EXPECT_THAT(usage_error_of(options), AllOf(HasSubstr("--nodes 4"), HasSubstr("2 ranks")));
+}
+
+TEST(BenchOptions, RefuseToCompareTheSameMapping) {
+  BenchOptions options;
+  options.compares_map = true;
+  EXPECT_THAT(usage_error_of(options), AllOf(HasSubstr("--compare-map"), HasSubstr("--map none")));
+}
+
+TEST(BenchOptions, RefuseOverlapWithoutExperts) {
+  BenchOptions options;
+  options.has_overlap = true;
+  EXPECT_THAT(usage_error_of(options), AllOf(HasSubstr("--overlap"), HasSubstr("bench layer")));
+}
+
+TEST(CheckOptions, ChooseFromNumbersOfRanksThatTheNodesAllow) {
+  CheckOptions options;
+  options.topology.nodes = "4";
+  complete(options);
+  EXPECT_EQ(options.ranks, (std::vector<int>{4, 7, 8}));
+}
+
+TEST(CheckOptions, RefuseRanksThatDoNotFitTheNodes) {
+  CheckOptions options;
+  options.topology.nodes = "3+1";
+  options.ranks = {2, 4};
+  EXPECT_THROW(complete(options), UsageError);
+}
+
 }  // namespace
 }  // namespace moebus::cli
