@@ -75,7 +75,18 @@ def describe_shape(shape):
     dtype = shape["dtype"] + (f" cast inside, {shape['scales']} scales" if shape.get("cast") else "")
     return (f"{name}: {shape['ranks']} ranks x {shape['tokens']} tokens, hidden {shape['hidden']}, "
             f"top-{shape['topk']} of {shape['experts']}, {dtype}, {shape['layout']}, {shape['path']} path, "
-            f"routing {shape['routing']}")
+            f"routing {shape['routing']}{describe_topology(shape)}")
+
+
+def describe_topology(shape):
+    """Returns what is unusual about the group, or nothing."""
+    nodes = shape.get("nodes", [0])
+    text = ""
+    if len(set(nodes)) > 1:
+        text += f", {len(set(nodes))} nodes ({shape['inter_node']}, {shape['levels']} levels)"
+    if shape.get("map", "reachable") != "reachable":
+        text += f", mapped: {shape['map']}"
+    return text
 
 
 def describe_machine(machine):
