@@ -18,6 +18,8 @@ struct Blocker {
   sync::WordName word;
   std::uint32_t count = 0;
   bool is_own = false;  ///< no word: another flow of this rank must move first
+
+  friend bool operator==(const Blocker&, const Blocker&) = default;
 };
 
 struct Flow {
@@ -64,7 +66,8 @@ class FlowList {
 };
 
 /// Runs flows to their ends. `blocker(flow)` tells what the flow's next round waits for, nothing if it can go;
-/// `step(flow)` makes that round; `stand_still(blocker, is_any_free)` waits.
+/// `step(flow)` makes that round; `stand_still(blocker, is_over)` waits until a flow can go, or this one waits for
+/// something else.
 template <class BlockerOf, class Step, class StandStill>
 void run_flows(FlowList& flows, const BlockerOf& blocker, const Step& step, const StandStill& stand_still) {
   for (;;) {
@@ -86,7 +89,10 @@ void run_flows(FlowList& flows, const BlockerOf& blocker, const Step& step, cons
     if (!first || first->is_own) continue;
     stand_still(*first, [&] {
       for (const Flow& flow : flows) {
-        if (flow.next < flow.end && !blocker(flow)) return true;
+        if (flow.next == flow.end) continue;
+        const std::optional<Blocker> now = blocker(flow);
+        // Trouble is looked for at one word: once it is there, and the flow waits for another, that one counts.
+        if (!now || (&flow == waiting && *now != *first)) return true;
       }
       return false;
     });
