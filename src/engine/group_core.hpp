@@ -151,8 +151,22 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
     std::chrono::nanoseconds next_line{std::chrono::seconds(5)};
     std::chrono::nanoseconds next_beat{0};
     std::uint32_t beat = 0;
+    bool is_out_of_order = false;  ///< see sync::Standstill
+    int num_rings = 0;             ///< how often a ring of ranks was seen that make their calls in different orders
 
     [[nodiscard]] std::chrono::nanoseconds waited() const noexcept { return base::Clock::now() - start; }
+  };
+
+  /// What a rank stands still for, and in which call.
+  struct Standing {
+    sync::Standstill standstill;
+    std::uint32_t epoch = 0;
+
+    [[nodiscard]] bool is_for_arrival() const noexcept {
+      return standstill.word.line == sync::Line::direct && standstill.word.field == sync::Field::arrived;
+    }
+
+    [[nodiscard]] bool comes_before(const Standing& other) const noexcept;
   };
 
   [[nodiscard]] sync::GroupBlock& block(int peer) const noexcept {
@@ -169,8 +183,10 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
   void tell_standstill(const WaitedWord& waited, Patience& patience) noexcept;
   void stop_standing_still(const Patience& patience) noexcept;
   void write_peer_state(int peer, std::size_t offset, sync::Word value) noexcept;
-  [[nodiscard]] int end_of_chain(int peer) const noexcept;
-  [[nodiscard]] bool is_beating(int peer) const noexcept;
+  [[nodiscard]] std::optional<Standing> standing_of(int peer) const noexcept;
+  [[nodiscard]] bool stands_still(int peer, const Standing& standing, const WaitedWord& waited, Patience& patience);
+  [[nodiscard]] int end_of_chain(const WaitedWord& waited, Patience& patience);
+  void check_order(const WaitedWord& waited, Patience& patience);
   [[nodiscard]] std::string describe_wait(const WaitedWord& waited, std::chrono::nanoseconds time) const;
 
   model::GroupFacts facts_;

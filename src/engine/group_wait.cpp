@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <tuple>
 
 #include "base/log.hpp"
 #include "engine/context.hpp"
@@ -21,6 +22,9 @@ namespace {
 // A rank says that it stands still only after a while, and then that it still does: cheap against any limit.
 constexpr std::chrono::milliseconds kFirstBeat{2};
 constexpr std::chrono::milliseconds kBeat{20};
+
+// A ring of ranks that is seen twice, a beat apart, is not one word that is still on its way.
+constexpr int kRingsSeen = 2;
 
 std::string_view to_string(Field field) noexcept {
   switch (field) {
@@ -93,13 +97,19 @@ void GroupCore::look_for_trouble(const WaitedWord& waited, Patience& patience) {
                        engine::to_string(waited.call.operation)));
   }
   const auto time = patience.waited();
-  if (time >= patience.next_beat) tell_standstill(waited, patience);
+  if (time >= patience.next_beat) {
+    tell_standstill(waited, patience);
+    check_order(waited, patience);
+  }
   if (waited.word.field == Field::arrived && time >= patience.next_line) {
     base::log().warn(describe_wait(waited, time));
     patience.next_line *= 2;
   }
   if (time < patience.limit || is_there()) return;
-  const int culprit = end_of_chain(peer);
+  const int culprit = end_of_chain(waited, patience);
+  // That may have taken a while.
+  look_for_aborts();
+  if (is_there()) return;
   std::string text = describe_wait(waited, time);
   if (culprit != peer) text += fmt::format("; rank {} itself waits for rank {}, where the chain ends", peer, culprit);
   poison(ErrorCode::timeout, culprit, text);
@@ -133,7 +143,8 @@ void GroupCore::write_peer_state(int peer, std::size_t offset, sync::Word value)
 
 void GroupCore::tell_standstill(const WaitedWord& waited, Patience& patience) noexcept {
   if (patience.waited() < kFirstBeat) return;
-  const sync::Standstill standstill{waited.word, static_cast<std::uint8_t>(waited.context.index()), waited.count};
+  const sync::Standstill standstill{
+      waited.word, static_cast<std::uint8_t>(waited.context.index()), waited.count, patience.is_out_of_order};
   ++patience.beat;
   const sync::Word since = (sync::Word{waited.call.epoch} << 32) | patience.beat;
   for (int peer = 0; peer < num_ranks(); ++peer) {
@@ -151,38 +162,110 @@ void GroupCore::stop_standing_still(const Patience& patience) noexcept {
   }
 }
 
-bool GroupCore::is_beating(int peer) const noexcept {
+std::optional<GroupCore::Standing> GroupCore::standing_of(int peer) const noexcept {
+  const sync::PeerState& state = block(rank()).peer[idx(peer)];
+  const sync::Word waits_for = sync::load_acquire(state.waits_for);
+  if (waits_for == 0) return std::nullopt;
+  const Standing standing{sync::decode_standstill(waits_for),
+                          static_cast<std::uint32_t>(sync::load_acquire(state.waits_since) >> 32)};
+  const int writer = standing.standstill.word.writer;
+  const bool is_known = standing.standstill.context < kMaxContexts && contexts_[standing.standstill.context] != nullptr;
+  if (!is_known || writer >= num_ranks() || writer == peer) return std::nullopt;
+  return standing;
+}
+
+bool GroupCore::stands_still(int peer, const Standing& standing, const WaitedWord& waited, Patience& patience) {
+  // A rank that was stopped says for ever that it waits. If what it waits for lies there, or it says no more, it is the
+  // one that stands still.
+  const Context& context = *contexts_[standing.standstill.context];
+  const Call call{standing.epoch, sync::Operation::none, 0};
+  const bool is_seen = is_mapped(peer);
+  if (is_seen && context.is_there_at(peer, call, standing.standstill.word, standing.standstill.count)) return false;
   const sync::PeerState& state = block(rank()).peer[idx(peer)];
   const sync::Word before = sync::load_acquire(state.waits_since);
   const base::Deadline deadline(10 * kBeat);
   while (!deadline.is_over()) {
     if (sync::load_acquire(state.waits_since) != before) return true;
     transport_->progress();
+    // Others look at this rank in the same way, and some know the cause already.
+    look_for_aborts();
+    if (patience.waited() >= patience.next_beat) tell_standstill(waited, patience);
     std::this_thread::sleep_for(kBeat / 4);
   }
   return false;
 }
 
-int GroupCore::end_of_chain(int peer) const noexcept {
-  int at = peer;
-  for (int hops = 0; hops < num_ranks(); ++hops) {
-    const sync::PeerState& state = block(rank()).peer[idx(at)];
-    const sync::Word waits_for = sync::load_acquire(state.waits_for);
-    if (waits_for == 0 || is_cut_off(at)) return at;
-    const sync::Standstill standstill = sync::decode_standstill(waits_for);
-    const int next = standstill.word.writer;
-    if (next == rank() || next >= num_ranks() || standstill.context >= kMaxContexts) return at;
-    // A rank that was stopped says for ever that it waits. If what it waits for lies there, or it says no more, it is
-    // the one that stands still.
-    const auto& context = contexts_[standstill.context];
-    if (context == nullptr || next == at) return at;
-    const auto epoch = static_cast<std::uint32_t>(sync::load_acquire(state.waits_since) >> 32);
-    const Call call{epoch, sync::Operation::none, 0};
-    if (is_mapped(at) && context->is_there_at(at, call, standstill.word, standstill.count)) return at;
-    if (!is_beating(at)) return at;
-    at = next;
+bool GroupCore::Standing::comes_before(const Standing& other) const noexcept {
+  if (standstill.context != other.standstill.context) return false;
+  if (epoch != other.epoch) return sync::epochs_ahead(epoch, other.epoch) < 0;
+  const auto place = [](const sync::Standstill& at) {
+    const std::uint32_t phase = at.word.field == Field::arrived ? 0 : at.word.field == Field::finished ? 2 : 1;
+    // What a gateway gets comes before what it says itself, and that before what neighbours hear from it.
+    const int line = at.word.line == Line::relay ? 0 : at.word.line == Line::direct ? 1 : 2;
+    return std::tuple(phase, at.count, at.word.field, line);
+  };
+  return place(standstill) < place(other.standstill);
+}
+
+int GroupCore::end_of_chain(const WaitedWord& waited, Patience& patience) {
+  struct Link {
+    int rank;
+    Standing standing;
+  };
+
+  const auto context = static_cast<std::uint8_t>(waited.context.index());
+  std::vector<Link> chain{{rank(), {{waited.word, context, waited.count}, waited.call.epoch}}};
+  for (;;) {
+    const int at = chain.back().standing.standstill.word.writer;
+    const auto ring = std::find_if(chain.begin(), chain.end(), [at](const Link& link) { return link.rank == at; });
+    if (ring != chain.end()) {
+      // Ranks wait for each other: a signal was lost. The one that comes first in the protocol holds up the others.
+      const auto first = std::min_element(
+          ring, chain.end(), [](const Link& a, const Link& b) { return a.standing.comes_before(b.standing); });
+      return first->standing.standstill.word.writer;
+    }
+    if (is_cut_off(at)) return at;
+    const auto standing = standing_of(at);
+    if (!standing || !stands_still(at, *standing, waited, patience)) return at;
+    chain.push_back({at, *standing});
   }
-  return peer;  // a ring of waiting ranks: nobody is the end
+}
+
+void GroupCore::check_order(const WaitedWord& waited, Patience& patience) {
+  const auto context = static_cast<std::uint8_t>(waited.context.index());
+  if (!Standing{{waited.word, context, 0}, 0}.is_for_arrival()) return;
+  // Calls are posted and completed in one order on all ranks, so whoever waits for a call that this rank has not made
+  // is one of a ring only if orders differ. Each of the ring knows that of itself, and says so.
+  bool is_out_of_order = false;
+  for (int peer = 0; peer < num_ranks(); ++peer) {
+    const auto standing = peer == rank() ? std::nullopt : standing_of(peer);
+    if (!standing || !standing->is_for_arrival() || standing->standstill.word.writer != rank()) continue;
+    const auto other = standing->standstill.context;
+    is_out_of_order |= other != context && sync::epochs_ahead(contexts_[other]->epoch(), standing->epoch) < 0;
+  }
+  patience.is_out_of_order = is_out_of_order;
+  auto standing = is_out_of_order ? standing_of(waited.word.writer) : std::nullopt;
+  const auto first = standing;
+  for (int hops = 0; hops < num_ranks(); ++hops) {
+    if (!standing || !standing->is_for_arrival() || !standing->standstill.is_out_of_order) return;
+    if (standing->standstill.word.writer == rank()) break;
+    standing = standing_of(standing->standstill.word.writer);
+  }
+  if (!standing || standing->standstill.word.writer != rank() || ++patience.num_rings < kRingsSeen) return;
+  poison(ErrorCode::invalid_argument,
+         waited.word.writer,
+         fmt::format(
+             "ranks make their calls in different orders: rank {} is at call {} ({}) of context {} and waits there "
+             "for rank {}, which is at call {} of context {} and waits there for rank {}. All ranks must make "
+             "the same calls in the same order, through all contexts",
+             rank(),
+             waited.call.epoch,
+             engine::to_string(waited.call.operation),
+             context,
+             waited.word.writer,
+             first->epoch,
+             first->standstill.context,
+             first->standstill.word.writer));
 }
 
 std::string GroupCore::describe_wait(const WaitedWord& waited, std::chrono::nanoseconds time) const {

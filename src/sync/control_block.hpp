@@ -163,18 +163,19 @@ struct Abort {
 }
 
 /// What a rank stands still for: a word of its own context block, to reach `count` if it counts.
-/// Layout: count 24 | context 8 | field 4 | line 4 | about 8 | writer 8 | written 8.
+/// Layout: count 24 | context 8 | field 4 | line 4 | about 8 | writer 8 | out of order, written 8.
 struct Standstill {
   WordName word;
   std::uint8_t context = 0;
   std::uint32_t count = 0;
+  bool is_out_of_order = false;  ///< somebody waits, in another context, for a call that this rank has not made
 };
 
 [[nodiscard]] constexpr Word encode(const Standstill& standstill) noexcept {
   return (Word{standstill.count & 0xFFFFFF} << 40) | (Word{standstill.context} << 32) |
          (Word{static_cast<std::uint8_t>(standstill.word.field)} << 28) |
          (Word{static_cast<std::uint8_t>(standstill.word.line)} << 24) | (Word{standstill.word.about} << 16) |
-         (Word{standstill.word.writer} << 8) | 1;
+         (Word{standstill.word.writer} << 8) | (standstill.is_out_of_order ? 3 : 1);
 }
 
 /// Whatever a peer wrote there: the word that it names lies in a context block.
@@ -186,6 +187,7 @@ struct Standstill {
   standstill.word.line = static_cast<Line>((word >> 24) & 3);
   standstill.word.about = static_cast<std::uint8_t>((word >> 16) % kMaxRanks);
   standstill.word.writer = static_cast<std::uint8_t>((word >> 8) % kMaxRanks);
+  standstill.is_out_of_order = (word >> 1 & 1) != 0;
   return standstill;
 }
 

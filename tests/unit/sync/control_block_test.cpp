@@ -110,13 +110,14 @@ TEST(WordName, LiesApartFromHeaders) {
 TEST(Standstill, SurvivesItsWord) {
   for (const Standstill& one : {Standstill{{Line::direct, Field::arrived, 0, 0}, 0, 0},
                                 Standstill{{Line::relay, Field::taken, 63, 62}, 7, 0xFFFFFF},
-                                Standstill{{Line::relayed, Field::rounds, 7, 2}, 1, 5}}) {
+                                Standstill{{Line::relayed, Field::rounds, 7, 2}, 1, 5, true}}) {
     const Word word = encode(one);
     EXPECT_NE(word, 0U);
     const Standstill back = decode_standstill(word);
     EXPECT_EQ(back.word, one.word);
     EXPECT_EQ(back.context, one.context);
     EXPECT_EQ(back.count, one.count);
+    EXPECT_EQ(back.is_out_of_order, one.is_out_of_order);
   }
 }
 
