@@ -14,7 +14,7 @@ using sync::Field;
 namespace {
 
 /// Waits for another flow of this rank.
-constexpr Blocker kOwn{{}, 0, true};
+constexpr Blocker kOtherFlow{{}, 0, true};
 
 }  // namespace
 
@@ -140,7 +140,7 @@ std::optional<Blocker> ExchangeCore::blocker_of_combine(const CombineState& stat
     const auto kind = flow.peer == rank() ? Flow::Kind::take : Flow::Kind::relay;
     const int of = flow.peer == rank() ? rank() : relay_index_[idx(flow.peer)];
     if (state.flows.next_of(kind, of) >= flow.next - 1) return std::nullopt;
-    return kOwn;
+    return kOtherFlow;
   }
   const sync::WordName word =
       target == flow.peer ? Context::of(flow.peer, Field::taken) : context_->relayed(flow.peer, Field::taken);
@@ -149,7 +149,7 @@ std::optional<Blocker> ExchangeCore::blocker_of_combine(const CombineState& stat
 }
 
 std::optional<Blocker> ExchangeCore::blocker_of_sum(const CombineState& state, std::int64_t round) const {
-  if (state.flows.next_of(Flow::Kind::send, rank()) <= round) return kOwn;
+  if (state.flows.next_of(Flow::Kind::send, rank()) <= round) return kOtherFlow;
   const auto count = static_cast<std::uint32_t>(round + 1);
   for (int peer = 0; peer < shape_.num_ranks; ++peer) {
     if (peer == rank() || !are_partners(peer)) continue;
@@ -161,7 +161,7 @@ std::optional<Blocker> ExchangeCore::blocker_of_sum(const CombineState& state, s
 
 std::optional<Blocker> ExchangeCore::blocker_of_relay(const CombineState& state, int index, std::int64_t round) const {
   const int home = state.handle->relay.served[idx(index)];
-  if (state.flows.next_of(Flow::Kind::send, home) <= round) return kOwn;
+  if (state.flows.next_of(Flow::Kind::send, home) <= round) return kOtherFlow;
   const auto count = static_cast<std::uint32_t>(round + 1);
   for (const int neighbour : shape_.topology.ranks_of(shape_.topology.node_of(rank()))) {
     if (neighbour == rank()) continue;

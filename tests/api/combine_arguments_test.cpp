@@ -248,8 +248,7 @@ TEST(Combine, EndsWithAnErrorOnEveryRankIfRanksGiveHandlesOfDifferentDispatches)
     first.release();
     DispatchResult second = run.dispatch(good, buffers);
     CombineBuffers answers;
-    const CombineInput input =
-        run.answers(good, back, group.rank() == 0 ? first.handle : second.handle, answers);
+    const CombineInput input = run.answers(good, back, group.rank() == 0 ? first.handle : second.handle, answers);
     try {
       run.exchange().combine(input);
       ADD_FAILURE() << "nothing was thrown";
