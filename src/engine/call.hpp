@@ -30,6 +30,13 @@ struct Call {
   bool sends_ahead = false;  ///< rows leave before anyone's arrival was waited for
 };
 
+/// Returns the error code that a peer wrote; what is none becomes `internal`.
+[[nodiscard]] constexpr ErrorCode error_code_of(std::uint8_t code) noexcept {
+  const bool is_known = code >= static_cast<std::uint8_t>(ErrorCode::invalid_argument) &&
+                        code <= static_cast<std::uint8_t>(ErrorCode::internal);
+  return is_known ? static_cast<ErrorCode>(code) : ErrorCode::internal;
+}
+
 /// Returns an operation's name for messages.
 [[nodiscard]] std::string_view to_string(sync::Operation operation) noexcept;
 

@@ -211,7 +211,7 @@ std::optional<Refusal> Context::read_header(const Call& call, int peer) {
             header.digest));
   }
   if (header.is_refused == 0) return std::nullopt;
-  return Refusal{static_cast<ErrorCode>(header.reason), std::string(header.refusal.view())};
+  return Refusal{error_code_of(header.reason), std::string(header.refusal.view())};
 }
 
 bool Context::does_peer_send_ahead(const Call& call, int peer) const noexcept {

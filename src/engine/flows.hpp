@@ -19,6 +19,8 @@ struct Blocker {
   std::uint32_t count = 0;
   bool is_own = false;  ///< no word: another flow of this rank must move first
 
+  [[nodiscard]] std::uint64_t order() const noexcept { return sync::order_in_call(word, count); }
+
   friend bool operator==(const Blocker&, const Blocker&) = default;
 };
 
@@ -73,10 +75,15 @@ void run_flows(FlowList& flows, const BlockerOf& blocker, const Step& step, cons
   for (;;) {
     bool has_moved = false;
     const Flow* waiting = nullptr;
+    Blocker first;
     for (Flow& flow : flows) {
       if (flow.next == flow.end) continue;
       if (const auto blocked = blocker(flow)) {
-        if (waiting == nullptr && !blocked->is_own) waiting = &flow;
+        // Of several words the one that is made first holds up the others: trouble is looked for there.
+        if (!blocked->is_own && (waiting == nullptr || blocked->order() < first.order())) {
+          waiting = &flow;
+          first = *blocked;
+        }
         continue;
       }
       step(flow);
@@ -85,14 +92,12 @@ void run_flows(FlowList& flows, const BlockerOf& blocker, const Step& step, cons
     }
     if (has_moved) continue;
     if (waiting == nullptr) return;
-    const std::optional<Blocker> first = blocker(*waiting);
-    if (!first || first->is_own) continue;
-    stand_still(*first, [&] {
+    stand_still(first, [&] {
       for (const Flow& flow : flows) {
         if (flow.next == flow.end) continue;
         const std::optional<Blocker> now = blocker(flow);
         // Trouble is looked for at one word: once it is there, and the flow waits for another, that one counts.
-        if (!now || (&flow == waiting && *now != *first)) return true;
+        if (!now || (&flow == waiting && *now != first)) return true;
       }
       return false;
     });

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -161,12 +162,15 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
   struct Standing {
     sync::Standstill standstill;
     std::uint32_t epoch = 0;
+    int rank = 0;
+
+    [[nodiscard]] std::uint64_t order() const noexcept {
+      return sync::order_in_call(standstill.word, standstill.count);
+    }
 
     [[nodiscard]] bool is_for_arrival() const noexcept {
       return standstill.word.line == sync::Line::direct && standstill.word.field == sync::Field::arrived;
     }
-
-    [[nodiscard]] bool comes_before(const Standing& other) const noexcept;
   };
 
   [[nodiscard]] sync::GroupBlock& block(int peer) const noexcept {
@@ -185,6 +189,9 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
   void write_peer_state(int peer, std::size_t offset, sync::Word value) noexcept;
   [[nodiscard]] std::optional<Standing> standing_of(int peer) const noexcept;
   [[nodiscard]] bool stands_still(int peer, const Standing& standing, const WaitedWord& waited, Patience& patience);
+  [[nodiscard]] int turn_of(const Standing& standing, int own_context) const noexcept;
+  [[nodiscard]] bool comes_before(const Standing& a, const Standing& b, int own_context) const noexcept;
+  [[nodiscard]] int lost_in_ring(std::span<const Standing> ring, int own_context) const noexcept;
   [[nodiscard]] int end_of_chain(const WaitedWord& waited, Patience& patience);
   void check_order(const WaitedWord& waited, Patience& patience);
   [[nodiscard]] std::string describe_wait(const WaitedWord& waited, std::chrono::nanoseconds time) const;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <thread>
-#include <tuple>
 
 #include "base/log.hpp"
 #include "engine/context.hpp"
@@ -122,7 +121,7 @@ void GroupCore::look_for_aborts() {
     const sync::Word word = sync::load_acquire(state.aborted);
     if (word == 0) continue;
     const sync::Abort abort = sync::decode_abort(word);
-    poison(static_cast<ErrorCode>(abort.code),
+    poison(error_code_of(abort.code),
            abort.culprit,
            fmt::format("rank {} gave the group up: {}", peer, state.cause.view()));
   }
@@ -167,7 +166,8 @@ std::optional<GroupCore::Standing> GroupCore::standing_of(int peer) const noexce
   const sync::Word waits_for = sync::load_acquire(state.waits_for);
   if (waits_for == 0) return std::nullopt;
   const Standing standing{sync::decode_standstill(waits_for),
-                          static_cast<std::uint32_t>(sync::load_acquire(state.waits_since) >> 32)};
+                          static_cast<std::uint32_t>(sync::load_acquire(state.waits_since) >> 32),
+                          peer};
   const int writer = standing.standstill.word.writer;
   const bool is_known = standing.standstill.context < kMaxContexts && contexts_[standing.standstill.context] != nullptr;
   if (!is_known || writer >= num_ranks() || writer == peer) return std::nullopt;
@@ -195,45 +195,57 @@ bool GroupCore::stands_still(int peer, const Standing& standing, const WaitedWor
   return false;
 }
 
-bool GroupCore::Standing::comes_before(const Standing& other) const noexcept {
-  if (standstill.context != other.standstill.context) return false;
-  if (epoch != other.epoch) return sync::epochs_ahead(epoch, other.epoch) < 0;
-  const auto place = [](const sync::Standstill& at) {
-    const std::uint32_t phase = at.word.field == Field::arrived ? 0 : at.word.field == Field::finished ? 2 : 1;
-    // What a gateway gets comes before what it says itself, and that before what neighbours hear from it.
-    const int line = at.word.line == Line::relay ? 0 : at.word.line == Line::direct ? 1 : 2;
-    return std::tuple(phase, at.count, at.word.field, line);
-  };
-  return place(standstill) < place(other.standstill);
+int GroupCore::turn_of(const Standing& standing, int own_context) const noexcept {
+  if (standing.standstill.context == own_context) return 1;
+  // Calls are completed in the order in which they were posted: what is complete here came before, the rest comes
+  // after.
+  const Context& context = *contexts_[standing.standstill.context];
+  const std::int32_t ahead = sync::epochs_ahead(context.epoch(), standing.epoch);
+  const bool is_open = context.open_call() != nullptr && !context.open_call()->is_done();
+  return ahead > 0 || (ahead == 0 && !is_open) ? 0 : 2;
+}
+
+bool GroupCore::comes_before(const Standing& a, const Standing& b, int own_context) const noexcept {
+  const int turn_a = turn_of(a, own_context);
+  const int turn_b = turn_of(b, own_context);
+  if (turn_a != turn_b) return turn_a < turn_b;
+  if (a.standstill.context != b.standstill.context) return false;
+  if (a.epoch != b.epoch) return sync::epochs_ahead(a.epoch, b.epoch) < 0;
+  return a.order() < b.order();
+}
+
+int GroupCore::lost_in_ring(std::span<const Standing> ring, int own_context) const noexcept {
+  // Each of the ring has not made the word that the one before it waits for, because it waits itself: for a word that
+  // is made before that one. Where it is made after, the word of the one before was made, and is lost.
+  const Standing* lost = nullptr;
+  for (std::size_t i = 0; i < ring.size(); ++i) {
+    const Standing& next = ring[(i + 1) % ring.size()];
+    if (!comes_before(ring[i], next, own_context)) continue;
+    if (lost == nullptr || comes_before(ring[i], *lost, own_context)) lost = &ring[i];
+  }
+  return (lost != nullptr ? *lost : ring.front()).standstill.word.writer;
 }
 
 int GroupCore::end_of_chain(const WaitedWord& waited, Patience& patience) {
-  struct Link {
-    int rank;
-    Standing standing;
-  };
-
-  const auto context = static_cast<std::uint8_t>(waited.context.index());
-  std::vector<Link> chain{{rank(), {{waited.word, context, waited.count}, waited.call.epoch}}};
+  const int context = waited.context.index();
+  std::vector<Standing> chain{
+      {{waited.word, static_cast<std::uint8_t>(context), waited.count}, waited.call.epoch, rank()}};
   for (;;) {
-    const int at = chain.back().standing.standstill.word.writer;
-    const auto ring = std::find_if(chain.begin(), chain.end(), [at](const Link& link) { return link.rank == at; });
+    const int at = chain.back().standstill.word.writer;
+    const auto ring = std::find_if(chain.begin(), chain.end(), [at](const Standing& one) { return one.rank == at; });
     if (ring != chain.end()) {
-      // Ranks wait for each other: a signal was lost. The one that comes first in the protocol holds up the others.
-      const auto first = std::min_element(
-          ring, chain.end(), [](const Link& a, const Link& b) { return a.standing.comes_before(b.standing); });
-      return first->standing.standstill.word.writer;
+      return lost_in_ring({&*ring, static_cast<std::size_t>(chain.end() - ring)}, context);
     }
     if (is_cut_off(at)) return at;
     const auto standing = standing_of(at);
     if (!standing || !stands_still(at, *standing, waited, patience)) return at;
-    chain.push_back({at, *standing});
+    chain.push_back(*standing);
   }
 }
 
 void GroupCore::check_order(const WaitedWord& waited, Patience& patience) {
   const auto context = static_cast<std::uint8_t>(waited.context.index());
-  if (!Standing{{waited.word, context, 0}, 0}.is_for_arrival()) return;
+  if (!Standing{{waited.word, context, 0}, 0, rank()}.is_for_arrival()) return;
   // Calls are posted and completed in one order on all ranks, so whoever waits for a call that this rank has not made
   // is one of a ring only if orders differ. Each of the ring knows that of itself, and says so.
   bool is_out_of_order = false;

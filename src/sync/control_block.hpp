@@ -63,6 +63,15 @@ struct WordName {
   friend bool operator==(const WordName&, const WordName&) = default;
 };
 
+/// Orders the words of one call (and the counts that they reach) so that what a word's writer waits for comes before
+/// it.
+[[nodiscard]] constexpr std::uint64_t order_in_call(const WordName& word, std::uint32_t count) noexcept {
+  const std::uint64_t phase = word.field == Field::arrived ? 0 : word.field == Field::finished ? 2 : 1;
+  // What a gateway gets comes before what it says itself, and that before what neighbours hear from it.
+  const std::uint64_t line = word.line == Line::relay ? 0 : word.line == Line::direct ? 1 : 2;
+  return (phase << 40) | (std::uint64_t{count} << 8) | (static_cast<std::uint64_t>(word.field) << 4) | line;
+}
+
 struct alignas(64) WordLine {
   std::array<Word, kNumFields> words{};
   std::array<Word, 4> unused{};
