@@ -208,7 +208,7 @@ class Body {
 
   FloorTimes floor_of(std::array<std::vector<double>, 3>& samples, const std::vector<CopyPlan>& plans) {
     FloorTimes times;
-    for (std::size_t c = 0; c < samples.size(); ++c) {
+    for (std::size_t c = 0; c < copiers().size(); ++c) {
       gather_.maximum(samples[c]);
       // Where ranks outnumber cores, a core has to make the copies of several ranks.
       const double median = summarise(samples[c]).median * setup_.ranks_per_core;
@@ -358,7 +358,7 @@ class Body {
   double flag_us_ = 0;
   PhaseTimes times_;
   ExchangeStats stats_;
-  std::array<std::vector<double>, 3> dispatch_floor_;  // index = copier
+  std::array<std::vector<double>, 3> dispatch_floor_;  // index = copier, of which there may be fewer
   std::array<std::vector<double>, 3> combine_floor_;
 };
 

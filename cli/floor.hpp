@@ -69,7 +69,7 @@ using CopyRows = void (*)(std::byte* dst,
 
 /// A way to copy that floors are compared over.
 struct Copier {
-  std::string name;  ///< "library", "memcpy" or "streaming"
+  std::string name;  ///< "library", "memcpy" or, where a processor can, "streaming"
   CopyRows copy = nullptr;
 };
 
