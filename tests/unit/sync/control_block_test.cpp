@@ -107,6 +107,18 @@ TEST(WordName, LiesApartFromHeaders) {
   EXPECT_EQ(offset_of_header(1, 5), offset_of_header(3, 5));
 }
 
+TEST(OrderInCall, PutsAWordBehindWhatItsWriterWaitsFor) {
+  const auto order = [](Line line, Field field, std::uint32_t count) {
+    return order_in_call({line, field, 1, 2}, count);
+  };
+  EXPECT_LT(order(Line::relayed, Field::arrived, 0), order(Line::relay, Field::rounds, 1));
+  EXPECT_LT(order(Line::relay, Field::rounds, 1), order(Line::direct, Field::rounds, 1));
+  EXPECT_LT(order(Line::direct, Field::rounds, 1), order(Line::relayed, Field::rounds, 1));
+  EXPECT_LT(order(Line::relayed, Field::rounds, 1), order(Line::relay, Field::taken, 1));
+  EXPECT_LT(order(Line::relayed, Field::taken, 1), order(Line::relay, Field::rounds, 2));
+  EXPECT_LT(order(Line::relayed, Field::taken, 0xFFFFFF), order(Line::direct, Field::finished, 0));
+}
+
 TEST(Standstill, SurvivesItsWord) {
   for (const Standstill& one : {Standstill{{Line::direct, Field::arrived, 0, 0}, 0, 0},
                                 Standstill{{Line::relay, Field::taken, 63, 62}, 7, 0xFFFFFF},
