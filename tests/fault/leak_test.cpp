@@ -1,9 +1,11 @@
 // Nothing is left behind by a group: no descriptor, thread, mapping or name; not even when a peer died.
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include "tests/fault/victim.hpp"
 #include "tests/support/process_state.hpp"
@@ -85,6 +87,89 @@ TEST_P(Leak, IsNotLeftWhenAPeerWasKilled) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, Leak, ::testing::ValuesIn(kRoutes), name_of_route_case);
+
+/// Bytes that this process has asked for and not given back, and bytes that lie in memory.
+struct MemoryInUse {
+  std::size_t heap = 0;
+  std::size_t resident = 0;
+};
+
+MemoryInUse memory_in_use() {
+  const auto heap = ::mallinfo2();
+  std::ifstream statm("/proc/self/statm");
+  std::size_t pages = 0;
+  statm >> pages >> pages;
+  return {heap.uordblks + heap.hblkhd, pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))};
+}
+
+/// Exchanges of three routes, over two contexts; each call has other numbers of tokens.
+struct ManyShapes {
+  static constexpr int kNumTruths = 5;
+  std::vector<ExchangeCase> cases;
+  std::vector<std::vector<DispatchTruth>> sent;
+  std::vector<std::vector<CombineTruth>> back;
+
+  ManyShapes(MapPeers map_peers, const std::vector<int>& nodes) {
+    for (const Route route : kRoutes) {
+      ExchangeCase one;
+      one.seed = 7 + static_cast<std::uint64_t>(route);
+      one.num_ranks = 3;
+      one.as_processes = true;
+      one.map_peers = map_peers;
+      one.nodes = nodes;
+      one.config = small_config(route, 3);
+      one.config.layout = kLayouts[static_cast<std::size_t>(route)];
+      one.config.stage_bytes *= 4;
+      one.config.context = static_cast<int>(route) % 2;
+      cases.push_back(one);
+      sent.emplace_back();
+      back.emplace_back();
+      for (int call = 0; call < kNumTruths; ++call) {
+        sent.back().push_back(make_dispatch_truth(cases.back(), call));
+        back.back().push_back(make_combine_truth(cases.back(), sent.back().back(), call));
+      }
+    }
+  }
+
+  void go_round(std::vector<ExchangeRun>& runs, std::int64_t num_exchanges) const {
+    for (std::int64_t i = 0; i < num_exchanges; ++i) {
+      const std::size_t which = base::idx(i) % runs.size();
+      const std::size_t call = base::idx(i) / runs.size() % kNumTruths;
+      runs[which].exchange_once(sent[which][call], back[which][call]);
+    }
+  }
+};
+
+void expect_no_growth(MapPeers map_peers, const std::vector<int>& nodes) {
+  const ManyShapes shapes(map_peers, nodes);
+  expect_ok(run_group(shapes.cases[0], [&](Group& group) {
+    std::vector<ExchangeRun> runs;
+    for (const ExchangeCase& one : shapes.cases) runs.emplace_back(group, one);
+    constexpr std::int64_t kNumExchanges = 10'000 / kSlowdown;
+    shapes.go_round(runs, 500);
+    const ProcessState before = process_state();
+    const MemoryInUse used_before = memory_in_use();
+    shapes.go_round(runs, kNumExchanges);
+    const ProcessState after = process_state();
+    const MemoryInUse used_after = memory_in_use();
+    std::uint64_t num_calls = 0;
+    for (ExchangeRun& run : runs) num_calls += run.exchange().stats().combine.calls;
+    EXPECT_EQ(num_calls, 500U + static_cast<std::uint64_t>(kNumExchanges));
+    EXPECT_EQ(after.descriptors, before.descriptors) << after.text();
+    EXPECT_EQ(after.threads, before.threads) << after.text();
+    EXPECT_EQ(after.shared_mappings, before.shared_mappings) << after.text();
+    EXPECT_EQ(after.shared_bytes, before.shared_bytes) << after.text();
+    // A byte that stayed of each exchange would be seen; what the test itself holds is the same at both times.
+    EXPECT_LT(used_after.heap, used_before.heap + 5'000);
+    EXPECT_LT(used_after.resident, used_before.resident + (std::size_t{1} << 20));
+  }));
+}
+
+TEST(TenThousandExchanges, DoNotGrowOnOneNode) { expect_no_growth(MapPeers::reachable, {}); }
+
+TEST(TenThousandExchanges, DoNotGrowWhenNobodyIsMapped) { expect_no_growth(MapPeers::none, {}); }
+
+TEST(TenThousandExchanges, DoNotGrowOverNodes) { expect_no_growth(MapPeers::node, {0, 0, 1}); }
 
 TEST(AFailedJoin, LeavesNothingBehind) {
   const auto uris = some_uris(true, 3);
