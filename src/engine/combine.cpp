@@ -75,20 +75,21 @@ void ExchangeCore::start_combine(const CombineInput& input, const DispatchGradIn
 
 CombineResult ExchangeCore::wait_combine() {
   const auto start = base::Clock::now();
-  group_->complete_up_to(combine_call_.get());
-  context_->set_open_call(nullptr);
+  end_combine_call();
   stats_.combine.total_ns += static_cast<std::uint64_t>((base::Clock::now() - start).count());
-  combine_call_->state.input.handle = {};
   combine_call_->rethrow();
   return *std::exchange(combine_call_->result, std::nullopt);
 }
 
+void ExchangeCore::end_combine_call() noexcept {
+  group_->complete_up_to(combine_call_.get());
+  context_->set_open_call(nullptr);
+  combine_call_->state.input.handle = {};
+}
+
 void ExchangeCore::abandon_combine() noexcept {
-  try {
-    static_cast<void>(wait_combine());
-  } catch (...) {
-    // Whoever drops a posted call does not want to know; a group that failed says so at the next call.
-  }
+  end_combine_call();
+  combine_call_->result.reset();
 }
 
 void ExchangeCore::begin_combine(CombineState& state) {

@@ -34,9 +34,13 @@ Context::Context(GroupCore& group, int index) : group_(group), index_(index), ou
   block_ = group_.transport().register_memory(sizeof(sync::ContextBlock), base::Deadline(group_.options().join_limit));
 }
 
-Context::~Context() {
+void Context::close() noexcept {
   if (!windows_.peers.empty()) group_.transport().deregister(windows_);
   group_.transport().deregister(block_);
+  windows_ = {};
+  block_ = {};
+  results_ = {};
+  combine_results_ = {};
 }
 
 // --- Memory ---

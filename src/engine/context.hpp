@@ -35,9 +35,11 @@ class Context {
  public:
   /// Registers the words. Collective.
   Context(GroupCore& group, int index);
-  ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
+
+  /// Gives all memory back. The object stays: results and posted calls may know it until the group's end.
+  void close() noexcept;
 
   [[nodiscard]] GroupCore& group() const noexcept { return group_; }
 

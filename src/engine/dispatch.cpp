@@ -142,22 +142,23 @@ void ExchangeCore::start_dispatch(const DispatchInput& input, const CombineGradI
 
 DispatchResult ExchangeCore::wait_dispatch() {
   const auto start = base::Clock::now();
-  group_->complete_up_to(dispatch_call_.get());
-  context_->set_open_call(nullptr);
+  end_dispatch_call();
   stats_.dispatch.total_ns += static_cast<std::uint64_t>((base::Clock::now() - start).count());
-  DispatchState& state = dispatch_call_->state;
-  let_go(std::exchange(state.handle, nullptr));
-  state.input.handle = {};
   dispatch_call_->rethrow();
   return *std::exchange(dispatch_call_->result, std::nullopt);
 }
 
+void ExchangeCore::end_dispatch_call() noexcept {
+  group_->complete_up_to(dispatch_call_.get());
+  context_->set_open_call(nullptr);
+  DispatchState& state = dispatch_call_->state;
+  let_go(std::exchange(state.handle, nullptr));
+  state.input.handle = {};
+}
+
 void ExchangeCore::abandon_dispatch() noexcept {
-  try {
-    static_cast<void>(wait_dispatch());
-  } catch (...) {
-    // Whoever drops a posted call does not want to know; a group that failed says so at the next call.
-  }
+  end_dispatch_call();
+  dispatch_call_->result.reset();
 }
 
 void ExchangeCore::begin_dispatch(DispatchState& state) {

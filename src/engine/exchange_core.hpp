@@ -150,6 +150,7 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   class DispatchCall;
   /// `gradient` is what this dispatch is made for, or null.
   void start_dispatch(const DispatchInput& input, const CombineGradInput* gradient);
+  void end_dispatch_call() noexcept;
   std::optional<Refusal> check_dispatch(DispatchState& state);
   std::optional<Refusal> take_routing(DispatchState& state) const;
   std::optional<Refusal> check_cached(const DispatchState& state) const;
@@ -190,6 +191,7 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   /// `gradient` is what this combine is made for, or null.
   void start_combine(const CombineInput& input, const DispatchGradInput* gradient);
   [[nodiscard]] std::optional<Refusal> check_combine(const CombineInput& input, const HandleSlot* slot) const;
+  void end_combine_call() noexcept;
   void begin_combine(CombineState& state);
   CombineResult end_combine(CombineState& state);
   void lay_out(CombineState& state);

@@ -97,7 +97,9 @@ void GroupCore::close() noexcept {
     static_cast<void>(transport_->flush(transport_->num_started(), base::Deadline(kPartingLimit)));
   }
   transport_->close();
-  for (auto& context : contexts_) context.reset();
+  for (auto& context : contexts_) {
+    if (context != nullptr) context->close();
+  }
   transport_->deregister(block_);
   block_ = {};
   transport_.reset();

@@ -123,7 +123,7 @@ struct ContextBlock {
 
 [[nodiscard]] constexpr std::size_t offset_of_header(std::uint32_t epoch, int source) noexcept {
   return offsetof(ContextBlock, call) +
-         ((epoch % 2) * kMaxRanks + static_cast<std::size_t>(source)) * sizeof(CallHeader);
+         (std::size_t{epoch % 2} * kMaxRanks + static_cast<std::size_t>(source)) * sizeof(CallHeader);
 }
 
 // --- The group's block ---

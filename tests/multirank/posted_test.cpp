@@ -218,6 +218,22 @@ TEST_P(Posted, CallOutlivesItsExchange) {
   }));
 }
 
+TEST_P(Posted, CallAndResultsMayOutliveTheirGroup) {
+  const Lane lane(0, GetParam(), 2);
+  expect_ok(run_group(lane.one, [&](Group& group) {
+    Turn turn(group, lane);
+    turn.post_dispatch();
+    turn.wait_dispatch();
+    group.barrier();
+    DispatchResult kept = std::move(turn.result);
+    CombineBuffers answers;
+    turn.combine = turn.run.exchange().post_combine(turn.run.answers(lane.sent, lane.back, kept.handle, answers));
+    group.close();
+    EXPECT_THAT(error_of(ErrorCode::group_poisoned, group.rank(), [&] { turn.combine.wait(); }), HasSubstr("closed"));
+    kept.release();
+  }));
+}
+
 TEST_P(Posted, RefusalComesFromWaitOnEveryRank) {
   const Lane lane(0, GetParam(), 3);
   expect_ok(run_group(lane.one, [&](Group& group) {
