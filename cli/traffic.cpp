@@ -60,7 +60,7 @@ cases::LeastTraffic traffic_of_calls(const std::vector<cases::LeastTraffic>& set
   for (oracle::Traffic* traffic : {&sum.dispatch, &sum.combine}) traffic->rows.assign(traffic->rows.size(), 0);
   const auto num_sets = static_cast<int>(sets.size());
   for (int set = 0; set < num_sets; ++set) {
-    const auto times = static_cast<std::uint64_t>(calls / num_sets + (set < calls % num_sets ? 1 : 0));
+    const auto times = static_cast<std::uint64_t>(calls / num_sets) + (set < calls % num_sets ? 1U : 0U);
     const cases::LeastTraffic& one = sets[static_cast<std::size_t>(set)];
     for (std::size_t i = 0; i < sum.dispatch.rows.size(); ++i) {
       sum.dispatch.rows[i] += times * one.dispatch.rows[i];

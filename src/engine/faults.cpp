@@ -46,8 +46,8 @@ std::string_view take_part(std::string_view& text, char separator) noexcept {
   return part;
 }
 
-template <class Enum, std::size_t N>
-bool parse_name(const std::array<std::string_view, N>& names, std::string_view text, Enum& value) noexcept {
+template <class Enum, std::size_t kNum>
+bool parse_name(const std::array<std::string_view, kNum>& names, std::string_view text, Enum& value) noexcept {
   const auto found = std::find(names.begin(), names.end(), text);
   value = static_cast<Enum>(found - names.begin());
   return found != names.end();

@@ -34,7 +34,7 @@ class FuzzInput {
   Value take() noexcept {
     Value value{};
     const std::size_t size = std::min(sizeof value, left_.size());
-    std::memcpy(&value, left_.data(), size);
+    if (size > 0) std::memcpy(&value, left_.data(), size);
     left_ = left_.subspan(size);
     return value;
   }

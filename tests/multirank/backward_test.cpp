@@ -104,6 +104,7 @@ void check(const ExchangeConfig& config,
   if (!seen.lane.is_given()) return;
   if (seen.lane.shape[0] != num_rows || seen.lane.shape[1] != config.num_topk)
     fail("lane has another shape", rows.rank);
+  if (expected.grad_weights.empty()) return;
   if (std::memcmp(seen.lane.data, expected.grad_weights.data(), expected.grad_weights.size() * sizeof(float)) != 0) {
     fail("combine_backward: lane differs", rows.rank);
   }
