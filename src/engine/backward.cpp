@@ -82,7 +82,7 @@ Check ExchangeCore::check_combine_backward(const CombineGradInput& input) const 
   if (auto bad = check_gradient_config(shape_)) return bad;
   const HandleSlot* slot = input.handle.slot_;
   if (slot == nullptr) return refuse("combine_backward: handle is empty; pass the one that combine was given");
-  if (slot->group != group_.get() || slot->plan_digest != shape_.plan_digest) {
+  if (!fits(*slot)) {
     return refuse(
         "combine_backward: handle belongs to an exchange with another plan (group, experts, top-k, tokens, layout, "
         "capacity or seats differ); pass the one that combine was given, and give both exchanges the same of these");
@@ -228,7 +228,7 @@ Check ExchangeCore::check_dispatch_backward(const DispatchGradInput& input) cons
   }
   const HandleSlot* slot = input.handle.slot_;
   if (slot == nullptr) return refuse("dispatch_backward: handle is empty; pass that of the dispatch");
-  if (slot->group != group_.get() || slot->plan_digest != shape_.plan_digest) {
+  if (!fits(*slot)) {
     return refuse(
         "dispatch_backward: handle belongs to an exchange with another plan (group, experts, top-k, tokens, layout, "
         "capacity or seats differ); pass that of the dispatch, and give both exchanges the same of these");

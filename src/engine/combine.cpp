@@ -19,7 +19,7 @@ std::optional<Refusal> ExchangeCore::check_combine(const CombineInput& input, co
     return Refusal{ErrorCode::invalid_argument,
                    "combine: handle is empty; pass the handle of a DispatchResult of this exchange"};
   }
-  if (slot->group != group_.get() || slot->plan_digest != shape_.plan_digest) {
+  if (!fits(*slot)) {
     return Refusal{ErrorCode::invalid_argument,
                    "combine: handle belongs to another exchange, whose plan differs (group, experts, top-k, tokens, "
                    "layout, capacity or seats); pass one of this exchange's dispatches"};
@@ -63,13 +63,7 @@ void ExchangeCore::start_combine(const CombineInput& input, const DispatchGradIn
   state.is_gradient = gradient != nullptr;
   state.refusal = state.is_gradient ? check_dispatch_backward(*gradient) : std::nullopt;
   if (!state.refusal) state.refusal = check_combine(input, state.handle);
-  context_->set_open_call(combine_call_.get());
-  group_->add_open_call(combine_call_.get());
-  try {
-    begin_combine(state);
-  } catch (...) {
-    combine_call_->fail(std::current_exception());
-  }
+  post(*combine_call_, [&] { begin_combine(state); });
   stats_.combine.total_ns += static_cast<std::uint64_t>((base::Clock::now() - start).count());
 }
 
@@ -82,8 +76,7 @@ CombineResult ExchangeCore::wait_combine() {
 }
 
 void ExchangeCore::end_combine_call() noexcept {
-  group_->complete_up_to(combine_call_.get());
-  context_->set_open_call(nullptr);
+  complete(*combine_call_);
   combine_call_->state.input.handle = {};
 }
 
@@ -165,38 +158,45 @@ void ExchangeCore::publish_weights(CombineState& state) {
 // --- Rows of an owner ---
 
 int ExchangeCore::target_of(int home) const noexcept {
-  const bool is_far = shape_.has_partial_sums && !shape_.topology.are_neighbours(home, rank());
-  return is_far ? shape_.topology.gateway(home, shape_.topology.node_of(rank())) : home;
+  return is_straight(home) ? home : shape_.topology.gateway(home, shape_.topology.node_of(rank()));
 }
 
 void ExchangeCore::push_rows(CombineState& state, int home, model::RowRange rows, const model::HomeSlots& slots) {
   if (home == rank() && moves_rows(shape_)) return;
   const int target = target_of(home);
+  const bool is_mapped = context_->is_mapped(target);
   const auto stride = shape_.combine_row.stride_bytes;
-  for (std::int32_t first = rows.first; first < rows.last; first += kSumBlock) {
-    const model::RowRange block{first, std::min<std::int32_t>(first + kSumBlock, rows.last)};
+  std::int64_t most = kSumBlock;
+  if (!is_mapped) {
+    // Made side by side in the outbox, as many at a time as it holds, and put one by one.
+    const std::size_t row_bytes = stride * (is_per_expert(shape_) ? idx(shape_.config.num_topk) : 1);
+    const auto fitting = static_cast<std::int64_t>(context_->outbox().piece_bytes() / row_bytes);
+    most = std::clamp<std::int64_t>(fitting, 1, kSumBlock);
+  }
+  for (std::int32_t first = rows.first; first < rows.last; first += static_cast<std::int32_t>(most)) {
+    const model::RowRange block{first, static_cast<std::int32_t>(std::min<std::int64_t>(first + most, rows.last))};
     const std::size_t num =
         model::list_owner_slots(shape_, state.handle->receive, block, slots, scratch_.slots, scratch_.has_payload);
     const std::span<const std::int32_t> at = scratch_.slots.first(num);
-    if (context_->is_mapped(target)) {
+    if (is_mapped) {
       push_block(state, home, block, slots.data, at);
-      continue;
-    }
-    // Made side by side in the outbox, as many at a time as it holds, and put one by one.
-    const std::int32_t rows_at_once =
-        std::max<std::int32_t>(1,
-                               static_cast<std::int32_t>(context_->outbox().piece_bytes() / stride /
-                                                         (is_per_expert(shape_) ? idx(shape_.config.num_topk) : 1)));
-    for (std::int32_t begin = block.first; begin < block.last; begin += rows_at_once) {
-      const model::RowRange part{begin, std::min(begin + rows_at_once, block.last)};
-      const std::size_t num_made =
-          model::list_owner_slots(shape_, state.handle->receive, part, slots, scratch_.slots, scratch_.has_payload);
-      if (num_made == 0) continue;
-      std::byte* made = context_->outbox().take(num_made * stride);
-      push_block(state, home, part, made, {});
-      put_combined(target, slots, scratch_.slots.first(num_made), scratch_.has_payload.data(), made);
+    } else if (num > 0) {
+      std::byte* made = context_->outbox().take(num * stride);
+      push_block(state, home, block, made, {});
+      put_combined(target, slots, at, scratch_.has_payload.data(), made);
     }
   }
+}
+
+backend::SumJob ExchangeCore::sum_job(std::int64_t num_outputs) const noexcept {
+  backend::SumJob job;
+  job.dtype = shape_.combine_row.dtype;
+  job.hidden = shape_.combine_row.hidden;
+  job.num_outputs = num_outputs;
+  job.first = scratch_.terms.first.data();
+  job.term = scratch_.terms.term.data();
+  job.output_row = scratch_.terms.output_row.data();
+  return job;
 }
 
 void ExchangeCore::push_block(
@@ -218,14 +218,8 @@ void ExchangeCore::push_block(
         state.have_weights_come ? reinterpret_cast<const float*>(table(state.call, rank(), home)) : nullptr;
     model::list_owner_sums(shape_, receive, block, state.rows, home_weights, data, at, scratch_.terms);
     if (state.is_gradient) model::drop_repeated_terms(scratch_.terms, block.last - block.first);
-    backend::SumJob job;
-    job.dtype = format.dtype;
-    job.hidden = format.hidden;
-    job.num_outputs = block.last - block.first;
-    job.first = scratch_.terms.first.data();
-    job.term = scratch_.terms.term.data();
+    backend::SumJob job = sum_job(block.last - block.first);
     job.weight = state.input.weighting != Weighting::none ? scratch_.terms.weight.data() : nullptr;
-    job.output_row = scratch_.terms.output_row.data();
     job.stores = state.push_stores;
     group_->backend().sum(job);
   }
@@ -273,14 +267,7 @@ void ExchangeCore::relay_rows(CombineState& state,
     std::byte* data = is_mapped ? home_slots.data : context_->outbox().take(num * format.stride_bytes);
     const std::span<const std::int32_t> at = is_mapped ? slot : std::span<const std::int32_t>{};
     model::list_relay_sums(shape_, relay, block, relay_slots, data, at, scratch_.terms);
-    backend::SumJob job;
-    job.dtype = format.dtype;
-    job.hidden = format.hidden;
-    job.num_outputs = block.last - block.first;
-    job.first = scratch_.terms.first.data();
-    job.term = scratch_.terms.term.data();
-    job.output_row = scratch_.terms.output_row.data();
-    group_->backend().sum(job);
+    group_->backend().sum(sum_job(block.last - block.first));
     model::write_relay_tails(shape_, relay, block, state.input.lane.is_given(), relay_slots, data, at);
     if (!is_mapped) put_combined(home, home_slots, slot, nullptr, data);
   }
@@ -291,19 +278,11 @@ void ExchangeCore::relay_rows(CombineState& state,
 void ExchangeCore::sum_partials(CombineState& state,
                                 std::int64_t first,
                                 std::int64_t last,
-                                const model::HomeSlots& slots) {
-  if (scratch_.partial_rows.empty()) return;
-  const model::PartialSums partial{scratch_.partial_rows.data(),
-                                   static_cast<std::int64_t>(shape_.combine_row.payload_bytes)};
-  backend::SumJob job;
-  job.num_outputs = model::list_partial_sums(
+                                const model::HomeSlots& slots,
+                                const model::PartialSums& partial) {
+  const std::int64_t num_outputs = model::list_partial_sums(
       shape_, state.handle->send, state.handle->receive, first, last, state.rows, slots, partial, scratch_.terms);
-  job.dtype = shape_.combine_row.dtype;
-  job.hidden = shape_.combine_row.hidden;
-  job.first = scratch_.terms.first.data();
-  job.term = scratch_.terms.term.data();
-  job.output_row = scratch_.terms.output_row.data();
-  group_->backend().sum(job);
+  group_->backend().sum(sum_job(num_outputs));
 }
 
 void ExchangeCore::sum_at_home(CombineState& state,
@@ -319,26 +298,22 @@ void ExchangeCore::sum_at_home(CombineState& state,
     weights = reinterpret_cast<const float*>(input.topk_weights.data);
   }
   const auto size = static_cast<std::int64_t>(size_of(shape_.combine_row.dtype));
+  const model::PartialSums partial{scratch_.partial_rows.data(),
+                                   static_cast<std::int64_t>(shape_.combine_row.payload_bytes)};
   for (std::int64_t first = first_token; first < last_token; first += kSumBlock) {
     const std::int64_t last = std::min(first + kSumBlock, last_token);
-    sum_partials(state, first, last, slots);
-    const model::PartialSums partial{scratch_.partial_rows.data(),
-                                     static_cast<std::int64_t>(shape_.combine_row.payload_bytes)};
+    if (!scratch_.partial_rows.empty()) sum_partials(state, first, last, slots, partial);
     model::list_home_sums(
         shape_, send, state.handle->receive, first, last, state.rows, weights, slots, partial, scratch_.terms);
     if (state.is_gradient) model::drop_repeated_terms(scratch_.terms, last - first);
-    backend::SumJob job;
-    job.dtype = shape_.combine_row.dtype;
-    job.hidden = shape_.combine_row.hidden;
-    job.num_outputs = last - first;
-    job.first = scratch_.terms.first.data();
-    job.term = scratch_.terms.term.data();
+    backend::SumJob job = sum_job(last - first);
     job.weight = weights != nullptr ? scratch_.terms.weight.data() : nullptr;
     for (std::size_t b = 0; b < input.bias.size(); ++b) {
       if (!input.bias[b].is_given()) continue;
       job.bias_stride_bytes[b] = input.bias[b].stride[0] * size;
       job.bias[b] = input.bias[b].data + first * job.bias_stride_bytes[b];
     }
+    job.output_row = nullptr;
     job.output = state.output + first * state.output_stride;
     job.output_stride_bytes = state.output_stride;
     job.stores = state.home_stores;
@@ -423,16 +398,10 @@ std::uint64_t count_pushed(const model::Shape& shape, const model::ReceivePlan& 
 void ExchangeCore::count_combine(const CombineState& state) {
   const model::ReceivePlan& receive = state.handle->receive;
   const model::RelayPlan& relay = state.handle->relay;
-  PeerTable& peers = stats_.combine_peers;
   const std::size_t bytes =
       shape_.combine_row.payload_bytes + (state.input.lane.is_given() ? shape_.combine_row.lane_bytes : 0);
   const auto count = [&](int peer, std::uint64_t sent, std::uint64_t received) {
-    PeerStats& stats = peers[idx(peer)];
-    stats.rows_sent += sent;
-    stats.rows_received += received;
-    if (peer == rank()) return;
-    stats.bytes_sent += sent * bytes;
-    stats.bytes_received += received * bytes;
+    count_rows(stats_.combine_peers[idx(peer)], sent, received, peer == rank() ? 0 : bytes);
   };
   const auto returned =
       count_returned(shape_, state.handle->send, shape_.can_overflow ? scratch_.missing.data() : nullptr);
@@ -445,9 +414,7 @@ void ExchangeCore::count_combine(const CombineState& state) {
       const std::int32_t rows = relay.first_row[idx(index) + 1] - relay.first_row[idx(index)];
       count(relay.served[idx(index)], static_cast<std::uint64_t>(rows), 0);
     }
-    for (const int neighbour : shape_.topology.ranks_of(shape_.topology.node_of(rank()))) {
-      if (neighbour != rank()) count(neighbour, 0, model::count_relay_rows(relay, neighbour));
-    }
+    for_each_neighbour([&](int neighbour) { count(neighbour, 0, model::count_relay_rows(relay, neighbour)); });
   }
   stats_.combine.bytes_control += idx(shape_.num_ranks - 1) * sizeof(sync::Word) * 2;
 }

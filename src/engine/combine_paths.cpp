@@ -41,18 +41,15 @@ void ExchangeCore::push_latency_rows(CombineState& state) {
   };
   const auto finish = [&](int peer) { context_->signal(state.call, peer, context_->own(Field::finished)); };
   // Whom this rank's word reaches without a stop: everybody, or the neighbours, some of them as gateways.
-  const auto is_told = [&](int peer) {
-    return !shape_.has_partial_sums || shape_.topology.are_neighbours(peer, rank());
-  };
   const auto for_each_told = [&](const auto& function) {
     for_each_peer(rank(), shape_.num_ranks, [&](int peer) {
-      if (is_told(peer)) function(peer);
+      if (is_straight(peer)) function(peer);
     });
   };
   if (group_->is_fence_skipped()) for_each_told(finish);
   // Rows for far homes come first: the words that follow speak for them too.
   for_each_peer(rank(), shape_.num_ranks, [&](int home) {
-    if (!is_told(home)) push(home);
+    if (!is_straight(home)) push(home);
   });
   for_each_told([&](int home) {
     push(home);
@@ -69,9 +66,7 @@ void ExchangeCore::end_latency(CombineState& state) {
     for_each_peer(rank(), shape_.num_ranks, wait_finished);
   } else {
     const int node = shape_.topology.node_of(rank());
-    for (const int neighbour : shape_.topology.ranks_of(node)) {
-      if (neighbour != rank()) wait_finished(neighbour);
-    }
+    for_each_neighbour(wait_finished);
     const model::RelayPlan& relay = state.handle->relay;
     for (int index = 0; index < relay.num_served(); ++index) {
       const int home = relay.served[idx(index)];
@@ -123,9 +118,7 @@ void ExchangeCore::run_combine_rounds(CombineState& state) {
       [&](const Flow& flow) { return blocker_of_combine(state, flow); },
       [&](const Flow& flow) { step_combine(state, flow); },
       [&](const Blocker& blocker, const auto& is_any_free) {
-        const std::uint64_t waited = context_->wait_until(state.call, blocker.word, blocker.count, is_any_free);
-        stats_.combine.wait_ns += waited;
-        stats_.combine_peers[blocker.word.writer].wait_ns += waited;
+        wait_until(state.call, blocker, stats_.combine, stats_.combine_peers, is_any_free);
       });
 }
 
@@ -175,8 +168,7 @@ std::optional<Blocker> ExchangeCore::blocker_of_relay(const CombineState& state,
 }
 
 bool ExchangeCore::are_partners(int peer) const noexcept {
-  if (!shape_.has_partial_sums || shape_.topology.are_neighbours(peer, rank())) return true;
-  return shape_.topology.gateway(rank(), shape_.topology.node_of(peer)) == peer;
+  return is_straight(peer) || shape_.topology.gateway(rank(), shape_.topology.node_of(peer)) == peer;
 }
 
 void ExchangeCore::step_combine(CombineState& state, const Flow& flow) {
@@ -208,10 +200,9 @@ void ExchangeCore::step_combine(CombineState& state, const Flow& flow) {
                  round_relay_slots(rank(), home, flow.next),
                  round_home_slots(home, flow.next));
       context_->signal(state.call, home, context_->own(Field::rounds), count);
-      for (const int neighbour : shape_.topology.ranks_of(shape_.topology.node_of(rank()))) {
-        if (neighbour == rank()) continue;
+      for_each_neighbour([&](int neighbour) {
         context_->signal(state.call, neighbour, context_->on_behalf_of(home, Field::taken), count);
-      }
+      });
       return;
     }
     case Flow::Kind::take:

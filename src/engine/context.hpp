@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/local_memory.hpp"
 #include "engine/call.hpp"
 #include "engine/group_core.hpp"
 #include "engine/outbox.hpp"

@@ -28,7 +28,7 @@ constexpr std::uint64_t kIdSpread = 0x9E3779B97F4A7C15ULL;
 
 std::optional<Refusal> ExchangeCore::check_cached(const DispatchState& state) const {
   const HandleSlot& slot = *state.handle;
-  if (slot.group != group_.get() || slot.plan_digest != shape_.plan_digest) {
+  if (!fits(slot)) {
     return Refusal{ErrorCode::invalid_argument,
                    "dispatch: handle belongs to an exchange with another plan (group, experts, top-k, tokens, layout, "
                    "capacity or seats differ); dispatch with topk_idx instead"};
@@ -130,13 +130,7 @@ void ExchangeCore::start_dispatch(const DispatchInput& input, const CombineGradI
   state.hold = nullptr;
   state.refusal = state.is_gradient ? check_combine_backward(*gradient) : std::nullopt;
   if (!state.refusal) state.refusal = check_dispatch(state);
-  context_->set_open_call(dispatch_call_.get());
-  group_->add_open_call(dispatch_call_.get());
-  try {
-    begin_dispatch(state);
-  } catch (...) {
-    dispatch_call_->fail(std::current_exception());
-  }
+  post(*dispatch_call_, [&] { begin_dispatch(state); });
   stats_.dispatch.total_ns += static_cast<std::uint64_t>((base::Clock::now() - start).count());
 }
 
@@ -149,8 +143,7 @@ DispatchResult ExchangeCore::wait_dispatch() {
 }
 
 void ExchangeCore::end_dispatch_call() noexcept {
-  group_->complete_up_to(dispatch_call_.get());
-  context_->set_open_call(nullptr);
+  complete(*dispatch_call_);
   DispatchState& state = dispatch_call_->state;
   let_go(std::exchange(state.handle, nullptr));
   state.input.handle = {};
@@ -199,7 +192,11 @@ void ExchangeCore::begin_dispatch(DispatchState& state) {
 
 DispatchResult ExchangeCore::end_dispatch(DispatchState& state) {
   group_->check_usable();
-  if (state.refusal) wait_for_arrivals(state.call, stats_.dispatch, stats_.dispatch_peers, &*state.refusal);
+  wait_for_arrivals(state.call, stats_.dispatch, stats_.dispatch_peers, state.refusal ? &*state.refusal : nullptr);
+  if (!state.is_cached) {
+    relay_tables(state);
+    wait_for_relayed_tables(state);
+  }
   if (is_throughput(shape_)) {
     dispatch_throughput(state);
   } else {
@@ -285,29 +282,19 @@ void ExchangeCore::relay_tables(DispatchState& state) {
     // Their arrivals were waited for; everything that they told lies here.
     const model::CallFacts told = facts_of(state.call, src);
     const std::int32_t num_rows = std::clamp(told.num_rows, 0, shape_.config.max_tokens_per_rank);
-    for (const int neighbour : shape_.topology.ranks_of(shape_.topology.node_of(rank()))) {
-      if (neighbour == rank()) continue;
-      context_->write(neighbour,
-                      facts(state.call, neighbour, src),
-                      facts(state.call, rank(), src),
-                      offsetof(model::CallFacts, unused));
-      if (!state.is_cached) {
-        context_->write(neighbour,
-                        table(state.call, neighbour, src),
-                        table(state.call, rank(), src),
-                        idx(num_rows) * layout_.table_row.stride_bytes);
-        stats_.dispatch.bytes_control += idx(num_rows) * layout_.table_row.stride_bytes;
-      }
-      if (is_throughput(shape_) && !state.is_cached) {
-        context_->write(neighbour,
-                        counts(state.call, neighbour, src),
-                        counts(state.call, rank(), src),
-                        scratch_.own_counts.size_bytes());
-        stats_.dispatch.bytes_control += scratch_.own_counts.size_bytes();
-      }
-      stats_.dispatch.bytes_control += sizeof(model::CallFacts) + sizeof(sync::Word) * 2;
+    const std::size_t table_bytes = idx(num_rows) * layout_.table_row.stride_bytes;
+    for_each_neighbour([&](int neighbour) {
+      const auto forward = [&](std::byte* place, const std::byte* here, std::size_t size_bytes) {
+        context_->write(neighbour, place, here, size_bytes);
+      };
+      forward(facts(state.call, neighbour, src), facts(state.call, rank(), src), offsetof(model::CallFacts, unused));
+      forward(table(state.call, neighbour, src), table(state.call, rank(), src), table_bytes);
+      // Empty on the latency path, as nobody counts there.
+      const std::size_t counts_bytes = scratch_.own_counts.size_bytes();
+      forward(counts(state.call, neighbour, src), counts(state.call, rank(), src), counts_bytes);
+      stats_.dispatch.bytes_control += sizeof(model::CallFacts) + sizeof(sync::Word) * 2 + table_bytes + counts_bytes;
       context_->signal(state.call, neighbour, context_->on_behalf_of(src, Field::arrived));
-    }
+    });
   }
 }
 
@@ -399,14 +386,9 @@ void ExchangeCore::count_dispatch(const DispatchState& state) {
   const model::SendPlan& send = state.handle->send;
   const model::ReceivePlan& receive = state.handle->receive;
   const model::RelayPlan& relay = state.handle->relay;
-  PeerTable& peers = stats_.dispatch_peers;
   const auto count = [&](int peer, std::uint64_t sent, std::uint64_t received) {
-    PeerStats& stats = peers[idx(peer)];
-    stats.rows_sent += sent;
-    stats.rows_received += received;
-    if (peer == rank()) return;
-    stats.bytes_sent += sent * shape_.dispatch_row.content_bytes;
-    stats.bytes_received += received * shape_.dispatch_row.content_bytes;
+    count_rows(
+        stats_.dispatch_peers[idx(peer)], sent, received, peer == rank() ? 0 : shape_.dispatch_row.content_bytes);
   };
   for (int peer = 0; peer < shape_.num_ranks; ++peer) {
     std::uint64_t sent = static_cast<std::uint64_t>(send.num_rows_to[idx(peer)]);
@@ -422,9 +404,8 @@ void ExchangeCore::count_dispatch(const DispatchState& state) {
         is_linked ? receive.num_table_rows[idx(peer)] : receive.first_row[idx(peer) + 1] - receive.first_row[idx(peer)];
     count(heard(peer, Field::finished).writer, 0, static_cast<std::uint64_t>(received));
   }
-  for (const int neighbour : shape_.topology.ranks_of(shape_.topology.node_of(rank()))) {
-    if (neighbour == rank() || relay.served.empty()) continue;
-    count(neighbour, model::count_relay_rows(relay, neighbour), 0);
+  if (!relay.served.empty()) {
+    for_each_neighbour([&](int neighbour) { count(neighbour, model::count_relay_rows(relay, neighbour), 0); });
   }
   stats_.dispatch.rows_overflowed += static_cast<std::uint64_t>(receive.num_overflowed);
 }

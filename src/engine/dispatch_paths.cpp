@@ -92,11 +92,6 @@ void ExchangeCore::place_own_rows(DispatchState& state, model::RowRange rows) {
 }
 
 void ExchangeCore::take_latency_rows(DispatchState& state) {
-  wait_for_arrivals(state.call, stats_.dispatch, stats_.dispatch_peers, nullptr);
-  if (!state.is_cached) {
-    relay_tables(state);
-    wait_for_relayed_tables(state);
-  }
   if (!state.is_planned) plan_from_tables(state);
   const model::ReceivePlan& receive = state.handle->receive;
   place_own_rows(state, model::rows_of_tokens(receive, rank(), 0, state.first_placed));
@@ -125,10 +120,8 @@ void ExchangeCore::relay_latency_rows(DispatchState& state) {
     wait_for(state.call, Context::of(src, Field::finished), 0, stats_.dispatch, stats_.dispatch_peers);
     const SlotArray here = latency_slots(state.call, rank(), src);
     const backend::RowArrays source = slot_rows(shape_.dispatch_row, here.data, here.num);
-    for (const int neighbour : shape_.topology.ranks_of(shape_.topology.node_of(rank()))) {
-      if (neighbour == rank()) continue;
-      const std::size_t num = model::list_forwards(shape_,
-                                                   relay,
+    for_each_neighbour([&](int neighbour) {
+      const std::size_t num = model::list_forwards(relay,
                                                    index,
                                                    relay.first_row[idx(index)],
                                                    relay.first_row[idx(index) + 1],
@@ -140,7 +133,7 @@ void ExchangeCore::relay_latency_rows(DispatchState& state) {
           neighbour, source, latency_slots(state.call, neighbour, src), scratch_.moves.first(num), true, state.stores);
       // Only now: a neighbour that saw this word earlier would take rows that are not there (tests/model/gateway.pml).
       context_->signal(state.call, neighbour, context_->on_behalf_of(src, Field::finished));
-    }
+    });
   }
 }
 

@@ -13,11 +13,6 @@ using model::Arrival;
 using sync::Field;
 
 void ExchangeCore::dispatch_throughput(DispatchState& state) {
-  wait_for_arrivals(state.call, stats_.dispatch, stats_.dispatch_peers, nullptr);
-  if (!state.is_cached) {
-    relay_tables(state);
-    wait_for_relayed_tables(state);
-  }
   // Nothing is written into a region before its owner's arrival, which grants it (tests/model/exchange.pml, NO_GRANT).
   if (is_direct(shape_) && !state.is_cached) plan_straight_rows(state);
   if (is_direct(shape_)) send_straight_rows(state);
@@ -140,9 +135,7 @@ void ExchangeCore::run_dispatch_rounds(DispatchState& state) {
       [&](const Flow& flow) { return blocker_of_dispatch(state, flow); },
       [&](const Flow& flow) { step_dispatch(state, flow); },
       [&](const Blocker& blocker, const auto& is_any_free) {
-        const std::uint64_t waited = context_->wait_until(state.call, blocker.word, blocker.count, is_any_free);
-        stats_.dispatch.wait_ns += waited;
-        stats_.dispatch_peers[blocker.word.writer].wait_ns += waited;
+        wait_until(state.call, blocker, stats_.dispatch, stats_.dispatch_peers, is_any_free);
       });
 }
 
@@ -240,10 +233,9 @@ void ExchangeCore::forward_round(DispatchState& state, int index, std::int64_t r
       std::min(begin + static_cast<std::int32_t>(layout_.dispatch_round_rows), relay.first_row[idx(index) + 1]);
   const SlotArray here = round_slots(rank(), src, round);
   const backend::RowArrays source = slot_rows(shape_.dispatch_row, here.data, here.num);
-  for (const int neighbour : shape_.topology.ranks_of(shape_.topology.node_of(rank()))) {
-    if (neighbour == rank()) continue;
-    const std::size_t num = model::list_forwards(
-        shape_, relay, index, begin, end, neighbour, model::MoveSource::round, first, scratch_.moves);
+  for_each_neighbour([&](int neighbour) {
+    const std::size_t num =
+        model::list_forwards(relay, index, begin, end, neighbour, model::MoveSource::round, first, scratch_.moves);
     write_rows(neighbour,
                source,
                round_slots(neighbour, src, round),
@@ -252,7 +244,7 @@ void ExchangeCore::forward_round(DispatchState& state, int index, std::int64_t r
                backend::Stores::cached);
     context_->signal(
         state.call, neighbour, context_->on_behalf_of(src, Field::rounds), static_cast<std::uint32_t>(round + 1));
-  }
+  });
 }
 
 }  // namespace moebus::engine

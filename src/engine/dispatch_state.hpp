@@ -47,14 +47,6 @@ class ExchangeCore::DispatchCall final : public OpenCall {
   ExchangeCore& core_;
 };
 
-template <class Function>
-void ExchangeCore::for_each_linked(const Function& function) const {
-  for (int step = 1; step < shape_.num_ranks; ++step) {
-    const int peer = (rank() + step) % shape_.num_ranks;
-    if (are_linked(rank(), peer)) function(peer);
-  }
-}
-
 [[nodiscard]] inline bool is_throughput(const model::Shape& shape) noexcept {
   return shape.config.path == Path::throughput;
 }

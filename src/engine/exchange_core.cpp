@@ -267,9 +267,16 @@ void ExchangeCore::announce(const Call& call, const Refusal* refusal) {
 
 void ExchangeCore::wait_for(
     const Call& call, const sync::WordName& word, std::uint32_t count, CallStats& stats, PeerTable& peers) {
-  const std::uint64_t waited = context_->wait(call, word, count);
-  stats.wait_ns += waited;
-  peers[word.writer].wait_ns += waited;
+  wait_until(call, {word, count}, stats, peers, [&] { return context_->is_there(call, word, count); });
+}
+
+void ExchangeCore::complete(OpenCall& call) noexcept {
+  group_->complete_up_to(&call);
+  context_->set_open_call(nullptr);
+}
+
+bool ExchangeCore::fits(const HandleSlot& slot) const noexcept {
+  return slot.group == group_.get() && slot.plan_digest == shape_.plan_digest;
 }
 
 void ExchangeCore::wait_for_arrivals(const Call& call, CallStats& stats, PeerTable& peers, const Refusal* own) {
@@ -305,9 +312,11 @@ void ExchangeCore::wait_for_arrivals(const Call& call, CallStats& stats, PeerTab
 }
 
 bool ExchangeCore::sends_here(const Call& call, int peer) const noexcept {
-  const bool is_combine = call.operation == sync::Operation::combine_latency;
-  if (is_combine) return !shape_.has_partial_sums || shape_.topology.are_neighbours(peer, rank());
-  return are_linked(peer, rank());
+  return call.operation == sync::Operation::combine_latency ? is_straight(peer) : are_linked(peer, rank());
+}
+
+bool ExchangeCore::is_straight(int peer) const noexcept {
+  return !shape_.has_partial_sums || shape_.topology.are_neighbours(peer, rank());
 }
 
 bool ExchangeCore::are_linked(int src, int dst) const noexcept {

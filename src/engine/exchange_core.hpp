@@ -4,7 +4,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +13,7 @@
 #include "engine/context.hpp"
 #include "engine/flows.hpp"
 #include "engine/handles.hpp"
+#include "engine/peers.hpp"
 #include "model/combine_plan.hpp"
 #include "model/gradient_plan.hpp"
 #include "model/layout.hpp"
@@ -66,7 +66,7 @@ struct SlotArray {
   std::int64_t num = 0;
 };
 
-class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
+class ExchangeCore {
  public:
   /// Error{invalid_argument} for a wrong configuration.
   ExchangeCore(std::shared_ptr<GroupCore> group, const ExchangeConfig& config);
@@ -115,6 +115,14 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   void announce(const Call& call, const Refusal* refusal);
   /// Stands still until the word is there, and notes the time for its writer.
   void wait_for(const Call& call, const sync::WordName& word, std::uint32_t count, CallStats& stats, PeerTable& peers);
+  /// The same until `is_ready`; trouble is looked for at `word`.
+  template <class Ready>
+  void wait_until(const Call& call, const Blocker& word, CallStats& stats, PeerTable& peers, const Ready& is_ready);
+  /// Makes a call known to its context and group and begins it; what `begin` throws is for wait().
+  template <class Begin>
+  void post(OpenCall& call, const Begin& begin);
+  /// Completes a posted call.
+  void complete(OpenCall& call) noexcept;
   /// Waits until every rank has made the call. If one refused it (`own`, or a peer), throws.
   void wait_for_arrivals(const Call& call, CallStats& stats, PeerTable& peers, const Refusal* own);
   /// True if the peer's rows of a latency call, and its word that they are finished, come here without a stop.
@@ -123,6 +131,10 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   [[nodiscard]] bool are_linked(int src, int dst) const noexcept;
   template <class Function>
   void for_each_linked(const Function& function) const;
+  template <class Function>
+  void for_each_neighbour(const Function& function) const;
+  /// True if the handle's plan is one of this exchange's, or of one whose plans agree with it.
+  [[nodiscard]] bool fits(const HandleSlot& slot) const noexcept;
   /// The word in which this rank hears of a source's dispatch.
   [[nodiscard]] sync::WordName heard(int src, sync::Field field) const noexcept;
   [[nodiscard]] std::byte* parity(const Call& call, int peer) const noexcept;
@@ -196,6 +208,8 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   CombineResult end_combine(CombineState& state);
   void lay_out(CombineState& state);
   void publish_weights(CombineState& state);
+  /// True if combined rows between this rank and `peer` do not stop at a gateway.
+  [[nodiscard]] bool is_straight(int peer) const noexcept;
   /// Rank that this rank's rows for tokens of `home` go to: the home, or its gateway here.
   [[nodiscard]] int target_of(int home) const noexcept;
   [[nodiscard]] model::HomeSlots latency_home_slots(const Call& call, int home) const noexcept;
@@ -212,6 +226,8 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   [[nodiscard]] bool are_partners(int peer) const noexcept;
   void step_combine(CombineState& state, const Flow& flow);
   void push_rows(CombineState& state, int home, model::RowRange rows, const model::HomeSlots& slots);
+  /// A sum over the listed terms into the listed rows, unweighted.
+  [[nodiscard]] backend::SumJob sum_job(std::int64_t num_outputs) const noexcept;
   void push_block(
       CombineState& state, int home, model::RowRange block, std::byte* data, std::span<const std::int32_t> at);
   void put_combined(int peer,
@@ -228,7 +244,11 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
                    std::int64_t first_token,
                    std::int64_t last_token,
                    const model::HomeSlots& slots);
-  void sum_partials(CombineState& state, std::int64_t first, std::int64_t last, const model::HomeSlots& slots);
+  void sum_partials(CombineState& state,
+                    std::int64_t first,
+                    std::int64_t last,
+                    const model::HomeSlots& slots,
+                    const model::PartialSums& partial);
   CombineResult make_result(CombineState& state);
   void count_combine(const CombineState& state);
 
@@ -257,5 +277,38 @@ class ExchangeCore : public std::enable_shared_from_this<ExchangeCore> {
   PrepareReport report_;
   ExchangeStats stats_;
 };
+
+template <class Ready>
+void ExchangeCore::wait_until(
+    const Call& call, const Blocker& word, CallStats& stats, PeerTable& peers, const Ready& is_ready) {
+  const std::uint64_t waited = context_->wait_until(call, word.word, word.count, is_ready);
+  stats.wait_ns += waited;
+  peers[word.word.writer].wait_ns += waited;
+}
+
+template <class Begin>
+void ExchangeCore::post(OpenCall& call, const Begin& begin) {
+  context_->set_open_call(&call);
+  group_->add_open_call(&call);
+  try {
+    begin();
+  } catch (...) {
+    call.fail(std::current_exception());
+  }
+}
+
+template <class Function>
+void ExchangeCore::for_each_linked(const Function& function) const {
+  for_each_peer(rank(), shape_.num_ranks, [&](int peer) {
+    if (are_linked(rank(), peer)) function(peer);
+  });
+}
+
+template <class Function>
+void ExchangeCore::for_each_neighbour(const Function& function) const {
+  for (const int neighbour : shape_.topology.ranks_of(shape_.topology.node_of(rank()))) {
+    if (neighbour != rank()) function(neighbour);
+  }
+}
 
 }  // namespace moebus::engine

@@ -136,12 +136,11 @@ void GroupCore::add_open_call(OpenCall* call) noexcept {
 
 void GroupCore::complete_up_to(OpenCall* call) noexcept {
   // Relies on tests/model/contexts.pml: with a rule that waits in the order asked for, two ranks block each other.
-  std::size_t num_done = 0;
-  while (num_done < num_open_ && !call->is_done()) open_calls_[num_done++]->complete();
-  std::move(open_calls_.begin() + static_cast<std::ptrdiff_t>(num_done),
-            open_calls_.begin() + static_cast<std::ptrdiff_t>(num_open_),
-            open_calls_.begin());
-  num_open_ -= num_done;
+  OpenCall** const end = open_calls_.data() + num_open_;
+  OpenCall** const found = std::find(open_calls_.data(), end, call);
+  if (found == end) return;  // completed already, with a later one
+  for (OpenCall** open = open_calls_.data(); open <= found; ++open) (*open)->complete();
+  num_open_ = static_cast<std::size_t>(std::move(found + 1, end, open_calls_.data()) - open_calls_.data());
 }
 
 }  // namespace moebus::engine

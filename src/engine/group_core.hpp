@@ -15,7 +15,6 @@
 
 #include "backend/backend.hpp"
 #include "base/deadline.hpp"
-#include "base/local_memory.hpp"
 #include "engine/call.hpp"
 #include "engine/faults.hpp"
 #include "model/shape.hpp"
@@ -168,9 +167,7 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
       return sync::order_in_call(standstill.word, standstill.count);
     }
 
-    [[nodiscard]] bool is_for_arrival() const noexcept {
-      return standstill.word.line == sync::Line::direct && standstill.word.field == sync::Field::arrived;
-    }
+    [[nodiscard]] bool is_for_arrival() const noexcept { return sync::is_arrival(standstill.word); }
   };
 
   [[nodiscard]] sync::GroupBlock& block(int peer) const noexcept {
@@ -209,7 +206,6 @@ class GroupCore : public std::enable_shared_from_this<GroupCore> {
   std::unique_ptr<Faults> faults_;
 
   transport::Registration block_;
-  base::LocalMemory notes_;  ///< nothing of a peer's
   std::array<std::unique_ptr<Context>, kMaxContexts> contexts_;
   std::array<OpenCall*, kMaxContexts> open_calls_{};  ///< in posting order
   std::size_t num_open_ = 0;

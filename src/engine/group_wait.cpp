@@ -56,8 +56,7 @@ double seconds(std::chrono::nanoseconds time) noexcept { return std::chrono::dur
 }  // namespace
 
 std::chrono::milliseconds GroupCore::limit_of(const WaitedWord& waited) const noexcept {
-  const bool is_arrival = waited.word.line == Line::direct && waited.word.field == Field::arrived;
-  return std::chrono::milliseconds(is_arrival ? arrival_limit_ms_ : progress_limit_ms_);
+  return std::chrono::milliseconds(sync::is_arrival(waited.word) ? arrival_limit_ms_ : progress_limit_ms_);
 }
 
 void GroupCore::note_wait(const WaitedWord& waited, sync::StepKind kind) const noexcept {
@@ -179,8 +178,8 @@ bool GroupCore::stands_still(int peer, const Standing& standing, const WaitedWor
   // one that stands still.
   const Context& context = *contexts_[standing.standstill.context];
   const Call call{standing.epoch, sync::Operation::none, 0};
-  const bool is_seen = is_mapped(peer);
-  if (is_seen && context.is_there_at(peer, call, standing.standstill.word, standing.standstill.count)) return false;
+  if (is_mapped(peer) && context.is_there_at(peer, call, standing.standstill.word, standing.standstill.count))
+    return false;
   const sync::PeerState& state = block(rank()).peer[idx(peer)];
   const sync::Word before = sync::load_acquire(state.waits_since);
   const base::Deadline deadline(10 * kBeat);
@@ -245,7 +244,7 @@ int GroupCore::end_of_chain(const WaitedWord& waited, Patience& patience) {
 
 void GroupCore::check_order(const WaitedWord& waited, Patience& patience) {
   const auto context = static_cast<std::uint8_t>(waited.context.index());
-  if (!Standing{{waited.word, context, 0}, 0, rank()}.is_for_arrival()) return;
+  if (!sync::is_arrival(waited.word)) return;
   // Calls are posted and completed in one order on all ranks, so whoever waits for a call that this rank has not made
   // is one of a ring only if orders differ. Each of the ring knows that of itself, and says so.
   bool is_out_of_order = false;
@@ -256,14 +255,16 @@ void GroupCore::check_order(const WaitedWord& waited, Patience& patience) {
     is_out_of_order |= other != context && sync::epochs_ahead(contexts_[other]->epoch(), standing->epoch) < 0;
   }
   patience.is_out_of_order = is_out_of_order;
-  auto standing = is_out_of_order ? standing_of(waited.word.writer) : std::nullopt;
-  const auto first = standing;
-  for (int hops = 0; hops < num_ranks(); ++hops) {
+  if (!is_out_of_order) return;
+  Standing first;  // of whom this rank waits for
+  int at = waited.word.writer;
+  for (int hops = 0; hops < num_ranks() && at != rank(); ++hops) {
+    const auto standing = standing_of(at);
     if (!standing || !standing->is_for_arrival() || !standing->standstill.is_out_of_order) return;
-    if (standing->standstill.word.writer == rank()) break;
-    standing = standing_of(standing->standstill.word.writer);
+    if (hops == 0) first = *standing;
+    at = standing->standstill.word.writer;
   }
-  if (!standing || standing->standstill.word.writer != rank() || ++patience.num_rings < kRingsSeen) return;
+  if (at != rank() || ++patience.num_rings < kRingsSeen) return;
   poison(ErrorCode::invalid_argument,
          waited.word.writer,
          fmt::format(
@@ -275,15 +276,13 @@ void GroupCore::check_order(const WaitedWord& waited, Patience& patience) {
              engine::to_string(waited.call.operation),
              context,
              waited.word.writer,
-             first->epoch,
-             first->standstill.context,
-             first->standstill.word.writer));
+             first.epoch,
+             first.standstill.context,
+             first.standstill.word.writer));
 }
 
 std::string GroupCore::describe_wait(const WaitedWord& waited, std::chrono::nanoseconds time) const {
   const sync::Word seen = waited.context.load(waited.word);
-  const bool is_arrival = limit_of(waited) == std::chrono::milliseconds(arrival_limit_ms_) &&
-                          waited.word.field == Field::arrived && waited.word.line == Line::direct;
   return fmt::format(
       "rank {} has waited {:.1f} s for rank {} {}{} in call {} ({}): expected epoch {}, seen {} (word {:016x}); {} "
       "limit "
@@ -298,7 +297,7 @@ std::string GroupCore::describe_wait(const WaitedWord& waited, std::chrono::nano
       waited.call.epoch,
       static_cast<std::uint32_t>(seen >> 24),
       seen,
-      is_arrival ? "arrival" : "progress",
+      sync::is_arrival(waited.word) ? "arrival" : "progress",
       limit_of(waited).count());
 }
 

@@ -6,6 +6,7 @@
 #include "backend/backend.hpp"
 #include "model/layout.hpp"
 #include "moebus/io.hpp"
+#include "moebus/stats.hpp"
 
 namespace moebus::engine {
 
@@ -14,6 +15,14 @@ namespace moebus::engine {
 template <class Function>
 void for_each_peer(int rank, int num_ranks, const Function& function) {
   for (int step = 1; step < num_ranks; ++step) function((rank + step) % num_ranks);
+}
+
+/// Counts rows that went to and came from a peer; `row_bytes` is 0 for the own rank, whose rows cross nothing.
+inline void count_rows(PeerStats& stats, std::uint64_t sent, std::uint64_t received, std::size_t row_bytes) noexcept {
+  stats.rows_sent += sent;
+  stats.rows_received += received;
+  stats.bytes_sent += sent * row_bytes;
+  stats.bytes_received += received * row_bytes;
 }
 
 /// Tensors of a whole result laid over `memory` (all rows of the capacity).

@@ -49,8 +49,7 @@ void plan_relay(const Shape& shape,
   }
 }
 
-std::size_t list_forwards(const Shape& /*shape*/,
-                          const RelayPlan& plan,
+std::size_t list_forwards(const RelayPlan& plan,
                           int index,
                           std::int32_t first,
                           std::int32_t last,

@@ -40,8 +40,7 @@ void plan_relay(const Shape& shape,
 /// Writes the moves that bring relay rows [first, last) of served source `index` to `dst`: MoveSource::token: slot of
 /// the token to the same slot; round: place in the round (relay row minus `round_first`, counted from the source's
 /// first row) to the same place. Returns how many.
-[[nodiscard]] std::size_t list_forwards(const Shape& shape,
-                                        const RelayPlan& plan,
+[[nodiscard]] std::size_t list_forwards(const RelayPlan& plan,
                                         int index,
                                         std::int32_t first,
                                         std::int32_t last,

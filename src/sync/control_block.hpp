@@ -63,6 +63,11 @@ struct WordName {
   friend bool operator==(const WordName&, const WordName&) = default;
 };
 
+/// True for a peer's word that it has made the call; for all others it has, and owes bytes.
+[[nodiscard]] constexpr bool is_arrival(const WordName& word) noexcept {
+  return word.line == Line::direct && word.field == Field::arrived;
+}
+
 /// Orders the words of one call (and the counts that they reach) so that what a word's writer waits for comes before
 /// it.
 [[nodiscard]] constexpr std::uint64_t order_in_call(const WordName& word, std::uint32_t count) noexcept {

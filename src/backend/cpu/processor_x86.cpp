@@ -29,18 +29,12 @@ constexpr Kernels kAvx512{cast_groups_f32_avx512,
                           dot_f16_avx512,
                           dot_f32_avx512,
                           copy_lines_avx512};
-constexpr Kernels kAvx512Vbmi{cast_groups_f32_avx512_vbmi,
-                              cast_groups_ue8m0_avx512_vbmi,
-                              sum_bf16_avx512,
-                              sum_f16_avx512,
-                              sum_f32_avx512,
-                              scale_bf16_avx512,
-                              scale_f16_avx512,
-                              scale_f32_avx512,
-                              dot_bf16_avx512,
-                              dot_f16_avx512,
-                              dot_f32_avx512,
-                              copy_lines_avx512};
+constexpr Kernels kAvx512Vbmi = [] {
+  Kernels kernels = kAvx512;
+  kernels.cast_f32 = cast_groups_f32_avx512_vbmi;
+  kernels.cast_ue8m0 = cast_groups_ue8m0_avx512_vbmi;
+  return kernels;
+}();
 
 bool has_vbmi() noexcept { return has_simd_level(SimdLevel::avx512) && __builtin_cpu_supports("avx512vbmi"); }
 
