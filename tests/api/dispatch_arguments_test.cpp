@@ -9,6 +9,7 @@
 
 #include "base/math.hpp"
 #include "tests/support/exchange_run.hpp"
+#include "tests/support/test_names.hpp"
 
 namespace moebus::tests {
 namespace {
@@ -141,12 +142,7 @@ TEST_P(DispatchArguments, AreRefusedForWrongSides) {
                   {"null", [](DispatchInput& in) { in.side[0].data = nullptr; }, {"side[0]", "null"}}});
 }
 
-std::string name_of(const ::testing::TestParamInfo<Route>& info) {
-  const char* const names[] = {"Latency", "Direct", "Staged"};
-  return names[static_cast<int>(info.param)];
-}
-
-INSTANTIATE_TEST_SUITE_P(Every, DispatchArguments, ::testing::ValuesIn(kRoutes), name_of);
+INSTANTIATE_TEST_SUITE_P(Every, DispatchArguments, ::testing::ValuesIn(kRoutes), name_of_route_case);
 
 ExchangeCase output_case(Layout layout, Route route) {
   ExchangeCase one = plain_case(route);

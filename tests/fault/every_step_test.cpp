@@ -20,6 +20,7 @@
 #include "base/math.hpp"
 #include "tests/fault/fault_run.hpp"
 #include "tests/support/process_state.hpp"
+#include "tests/support/test_names.hpp"
 
 namespace moebus::tests {
 namespace {
@@ -38,12 +39,10 @@ struct Setting {
   int num_ranks;
 };
 
-std::string name_of(const ::testing::TestParamInfo<Setting>& info) {
-  const char* const routes[] = {"Latency", "Direct", "Staged"};
+std::string name_of_case(const ::testing::TestParamInfo<Setting>& info) {
   const char* const links[] = {"Mapped", "Unmapped", "ByGateways"};
   const Setting& setting = info.param;
-  return std::string(routes[static_cast<int>(setting.route)]) + links[static_cast<int>(setting.links)] +
-         std::to_string(setting.num_ranks) + "Ranks";
+  return name_of(setting.route) + links[static_cast<int>(setting.links)] + std::to_string(setting.num_ranks) + "Ranks";
 }
 
 /// A step of a rank; `late`, if there is one, is the signal whose lateness makes it happen.
@@ -281,7 +280,7 @@ std::vector<Setting> all_settings() {
   return settings;
 }
 
-INSTANTIATE_TEST_SUITE_P(Settings, EveryStep, ::testing::ValuesIn(all_settings()), name_of);
+INSTANTIATE_TEST_SUITE_P(Settings, EveryStep, ::testing::ValuesIn(all_settings()), name_of_case);
 
 }  // namespace
 }  // namespace moebus::tests

@@ -13,6 +13,7 @@
 
 #include "base/math.hpp"
 #include "tests/support/exchange_run.hpp"
+#include "tests/support/test_names.hpp"
 
 namespace moebus::tests {
 
@@ -77,12 +78,5 @@ inline ::testing::AssertionResult all_but_victim_ok(std::vector<RankOutcome> out
   lost = {};
   return all_ok(outcomes);
 }
-
-inline const char* name_of_route(Route route) {
-  const char* const names[] = {"Latency", "Direct", "Staged"};
-  return names[static_cast<int>(route)];
-}
-
-inline std::string name_of_route_case(const ::testing::TestParamInfo<Route>& info) { return name_of_route(info.param); }
 
 }  // namespace moebus::tests

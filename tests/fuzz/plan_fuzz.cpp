@@ -352,7 +352,7 @@ class Window {
       for (int dst = 0; dst < shape_.num_ranks; ++dst) {
         std::vector<RowMove> moves(idx(max_tokens()));
         const auto list = [&](MoveSource source) {
-          return list_forwards(shape_, plan, index, begin, end, dst, source, 0, moves);
+          return list_forwards(plan, index, begin, end, dst, source, 0, moves);
         };
         check_all(moves, list(MoveSource::token), max_tokens(), max_tokens());
         check_all(moves, list(MoveSource::round), end - begin, end - begin);

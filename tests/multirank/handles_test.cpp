@@ -9,6 +9,7 @@
 
 #include "base/math.hpp"
 #include "tests/support/exchange_run.hpp"
+#include "tests/support/test_names.hpp"
 #include "workload/random.hpp"
 
 namespace moebus::tests {
@@ -172,10 +173,8 @@ TEST_P(Handles, ThatDoNotFitAreRefusedOnAllRanks) {
   }));
 }
 
-std::string name_of(const ::testing::TestParamInfo<Kind>& info) {
-  const char* const routes[] = {"Latency", "Direct", "Staged"};
-  const char* const layouts[] = {"RankMajor", "ExpertMajor", "ExpertPadded"};
-  return std::string(routes[static_cast<int>(info.param.route)]) + layouts[static_cast<int>(info.param.layout)];
+std::string name_of_case(const ::testing::TestParamInfo<Kind>& info) {
+  return name_of(info.param.route) + name_of(info.param.layout);
 }
 
 std::vector<Kind> all_kinds() {
@@ -186,7 +185,7 @@ std::vector<Kind> all_kinds() {
   return kinds;
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Handles, ::testing::ValuesIn(all_kinds()), name_of);
+INSTANTIATE_TEST_SUITE_P(Every, Handles, ::testing::ValuesIn(all_kinds()), name_of_case);
 
 }  // namespace
 }  // namespace moebus::tests

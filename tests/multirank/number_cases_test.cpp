@@ -12,6 +12,7 @@
 #include "base/math.hpp"
 #include "oracle/numbers.hpp"
 #include "tests/support/exchange_run.hpp"
+#include "tests/support/test_names.hpp"
 
 namespace moebus::tests {
 namespace {
@@ -244,12 +245,7 @@ TEST_P(Fp8, KeepsANanToItself) {
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<Route>& info) {
-  const char* const names[] = {"Latency", "Direct", "Staged"};
-  return names[static_cast<int>(info.param)];
-}
-
-INSTANTIATE_TEST_SUITE_P(Every, Fp8, ::testing::ValuesIn(kRoutes), name_of);
+INSTANTIATE_TEST_SUITE_P(Every, Fp8, ::testing::ValuesIn(kRoutes), name_of_route_case);
 
 TEST(ScaleFormats, AreATypeErrorForAConsumerOfTheOther) {
   ExchangeCase one;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/exchange_run.hpp"
+#include "tests/support/test_names.hpp"
 
 namespace moebus::tests {
 namespace {
@@ -71,9 +72,8 @@ struct Pair {
   bool as_processes;
 };
 
-std::string name_of(const ::testing::TestParamInfo<Pair>& info) {
-  const char* const names[] = {"Latency", "Direct", "Staged"};
-  return std::string(names[static_cast<int>(info.param.first)]) + "And" + names[static_cast<int>(info.param.second)] +
+std::string name_of_case(const ::testing::TestParamInfo<Pair>& info) {
+  return name_of(info.param.first) + "And" + name_of(info.param.second) +
          (info.param.as_processes ? "Processes" : "Threads");
 }
 
@@ -141,7 +141,7 @@ std::vector<Pair> all_pairs() {
   return pairs;
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, TwoContexts, ::testing::ValuesIn(all_pairs()), name_of);
+INSTANTIATE_TEST_SUITE_P(Every, TwoContexts, ::testing::ValuesIn(all_pairs()), name_of_case);
 
 class Posted : public ::testing::TestWithParam<Route> {};
 
@@ -249,12 +249,7 @@ TEST_P(Posted, RefusalComesFromWaitOnEveryRank) {
   }));
 }
 
-std::string name_of_route(const ::testing::TestParamInfo<Route>& info) {
-  const char* const names[] = {"Latency", "Direct", "Staged"};
-  return names[static_cast<int>(info.param)];
-}
-
-INSTANTIATE_TEST_SUITE_P(Every, Posted, ::testing::ValuesIn(kRoutes), name_of_route);
+INSTANTIATE_TEST_SUITE_P(Every, Posted, ::testing::ValuesIn(kRoutes), name_of_route_case);
 
 TEST(Context, ThatDoesNotExistIsRefused) {
   ExchangeConfig config = small_config();

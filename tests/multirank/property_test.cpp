@@ -2,37 +2,17 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
-#include <vector>
-
 #include "tests/support/exchange_run.hpp"
-#include "workload/random.hpp"
+#include "tests/support/test_names.hpp"
 
 namespace moebus::tests {
 namespace {
 
-struct Batch {
-  int num_ranks;
-  Route route;
-};
-
-std::string name_of(const ::testing::TestParamInfo<Batch>& info) {
-  const char* const names[] = {"Latency", "Direct", "Staged"};
-  return names[static_cast<int>(info.param.route)] + std::to_string(info.param.num_ranks) + "Ranks";
-}
-
 class ExchangeProperty : public ::testing::TestWithParam<Batch> {
  protected:
   static void run_cases(bool as_processes, int num_cases) {
-    const auto [num_ranks, route] = GetParam();
-    const std::uint64_t base = workload::seed_from(first_seed(),
-                                                   static_cast<std::uint64_t>(num_ranks),
-                                                   static_cast<std::uint64_t>(route) * 2 + (as_processes ? 1 : 0));
-    for (int i = 0; i < num_cases; ++i) {
-      ExchangeCase one = random_case(workload::seed_from(base, static_cast<std::uint64_t>(i)), num_ranks, route);
-      one.as_processes = as_processes;
-      ASSERT_TRUE(matches_oracle(one)) << "MOEBUS_TEST_SEED=" << first_seed() << ", case " << i;
-    }
+    run_batch(
+        GetParam(), as_processes, num_cases, 0, [](auto... which) { return random_case(which...); }, matches_oracle);
   }
 };
 
@@ -40,15 +20,7 @@ TEST_P(ExchangeProperty, GivesTheOraclesBytesToThreads) { run_cases(false, 200 /
 
 TEST_P(ExchangeProperty, GivesTheOraclesBytesToProcesses) { run_cases(true, kSlowdown > 1 ? 3 : 30); }
 
-std::vector<Batch> all_batches() {
-  std::vector<Batch> batches;
-  for (const int num_ranks : {1, 2, 3, 4, 7, 8}) {
-    for (const Route route : kRoutes) batches.push_back({num_ranks, route});
-  }
-  return batches;
-}
-
-INSTANTIATE_TEST_SUITE_P(Random, ExchangeProperty, ::testing::ValuesIn(all_batches()), name_of);
+INSTANTIATE_TEST_SUITE_P(Random, ExchangeProperty, ::testing::ValuesIn(batches_of({1, 2, 3, 4, 7, 8})), name_of_batch);
 
 }  // namespace
 }  // namespace moebus::tests

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/exchange_run.hpp"
+#include "tests/support/test_names.hpp"
 
 namespace moebus::tests {
 namespace {
@@ -56,12 +57,7 @@ TEST_P(Refused, CallsLeaveNoRowsBehindThatSpoilLaterOnes) {
   }
 }
 
-std::string name_of_route(const ::testing::TestParamInfo<Route>& info) {
-  const char* const names[] = {"Latency", "Direct", "Staged"};
-  return names[static_cast<int>(info.param)];
-}
-
-INSTANTIATE_TEST_SUITE_P(Every, Refused, ::testing::ValuesIn(kRoutes), name_of_route);
+INSTANTIATE_TEST_SUITE_P(Every, Refused, ::testing::ValuesIn(kRoutes), name_of_route_case);
 
 }  // namespace
 }  // namespace moebus::tests

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/support/exchange_run.hpp"
+#include "tests/support/test_names.hpp"
 #include "workload/random.hpp"
 
 namespace moebus::tests {
@@ -44,12 +45,7 @@ TEST_P(Repeatability, HoldsForThreadsUnderDelays) { run(false, kSlowdown > 1 ? 2
 
 TEST_P(Repeatability, HoldsForProcessesUnderDelays) { run(true, kSlowdown > 1 ? 1 : 3); }
 
-std::string name_of(const ::testing::TestParamInfo<Route>& info) {
-  const char* const names[] = {"Latency", "Direct", "Staged"};
-  return names[static_cast<int>(info.param)];
-}
-
-INSTANTIATE_TEST_SUITE_P(Every, Repeatability, ::testing::ValuesIn(kRoutes), name_of);
+INSTANTIATE_TEST_SUITE_P(Every, Repeatability, ::testing::ValuesIn(kRoutes), name_of_route_case);
 
 }  // namespace
 }  // namespace moebus::tests

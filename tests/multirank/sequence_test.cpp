@@ -8,6 +8,7 @@
 
 #include "base/math.hpp"
 #include "tests/support/exchange_run.hpp"
+#include "tests/support/test_names.hpp"
 #include "workload/random.hpp"
 
 namespace moebus::tests {
@@ -139,11 +140,8 @@ TEST_P(Sequence, RefusesADispatchOnAllRanksWhenOneHasNoHandleLeft) {
   }));
 }
 
-std::string name_of(const ::testing::TestParamInfo<Kind>& info) {
-  const char* const routes[] = {"Latency", "Direct", "Staged"};
-  const char* const layouts[] = {"RankMajor", "ExpertMajor", "ExpertPadded"};
-  return std::string(routes[static_cast<int>(info.param.route)]) + layouts[static_cast<int>(info.param.layout)] +
-         (info.param.as_processes ? "Processes" : "Threads");
+std::string name_of_case(const ::testing::TestParamInfo<Kind>& info) {
+  return name_of(info.param.route) + name_of(info.param.layout) + (info.param.as_processes ? "Processes" : "Threads");
 }
 
 std::vector<Kind> all_kinds() {
@@ -157,7 +155,7 @@ std::vector<Kind> all_kinds() {
   return kinds;
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Sequence, ::testing::ValuesIn(all_kinds()), name_of);
+INSTANTIATE_TEST_SUITE_P(Every, Sequence, ::testing::ValuesIn(all_kinds()), name_of_case);
 
 /// Exchanges of different shapes, routes and types in one group; windows are shared and grow as more are prepared.
 std::vector<Prepared> mixed_exchanges(int num_ranks) {

@@ -55,4 +55,7 @@ void expect_ok(const std::vector<RankOutcome>& outcomes);
 /// Returns the text of the error that `call` throws; fails unless it throws Error{code} with this origin.
 std::string error_of(ErrorCode code, int origin_rank, const std::function<void()>& call);
 
+/// The same where the origin may be any rank.
+std::string error_of(ErrorCode code, const std::function<void()>& call);
+
 }  // namespace moebus::tests

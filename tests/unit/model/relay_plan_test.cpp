@@ -64,7 +64,6 @@ TEST(RelayPlan, HasARowForEveryTokenOfASourceServedThatSomeNeighbourNeeds) {
 TEST(RelayPlan, ForwardsToEveryNeighbourExactlyTheRowsThatItsPlanWants) {
   for_each_gateway([](const Case& c, const Plans& plans, int rank) {
     const RelayPlan& plan = plans.relay[idx(rank)].plan;
-    const Shape& shape = plans.shapes[idx(rank)];
     for (int index = 0; index < plan.num_served(); ++index) {
       const int src = plan.served[idx(index)];
       const std::int32_t first = plan.first_row[idx(index)];
@@ -76,8 +75,8 @@ TEST(RelayPlan, ForwardsToEveryNeighbourExactlyTheRowsThatItsPlanWants) {
         ASSERT_EQ(wanted.num_table_rows[idx(src)], last - first) << src << " to " << dst;
         std::vector<RowMove> by_token(idx(last - first));
         std::vector<RowMove> by_place(by_token.size());
-        ASSERT_EQ(list_forwards(shape, plan, index, first, last, dst, MoveSource::token, 0, by_token), idx(num_wanted));
-        ASSERT_EQ(list_forwards(shape, plan, index, first, last, dst, MoveSource::round, 0, by_place), idx(num_wanted));
+        ASSERT_EQ(list_forwards(plan, index, first, last, dst, MoveSource::token, 0, by_token), idx(num_wanted));
+        ASSERT_EQ(list_forwards(plan, index, first, last, dst, MoveSource::round, 0, by_place), idx(num_wanted));
         for (std::int32_t i = 0; i < num_wanted; ++i) {
           ASSERT_EQ(by_token[idx(i)].src, wanted.token[idx(wire + i)]) << src << " to " << dst;
           ASSERT_EQ(by_token[idx(i)].dst, by_token[idx(i)].src);
@@ -102,7 +101,7 @@ TEST(RelayPlan, ForwardsARoundToThePlacesThatItsReceiverReads) {
         const std::int32_t end = std::min(at + kRoundRows, num_rows);
         for (const int dst : cases::neighbours_of(c, rank)) {
           std::vector<RowMove> moves(kRoundRows);
-          moves.resize(list_forwards(shape, plan, index, begin + at, begin + end, dst, MoveSource::round, at, moves));
+          moves.resize(list_forwards(plan, index, begin + at, begin + end, dst, MoveSource::round, at, moves));
           std::set<std::int32_t> filled;
           for (const RowMove& move : moves) filled.insert(move.dst);
           const ReceivePlan& receive = plans.receive[idx(dst)].plan;
