@@ -14,9 +14,6 @@ endif()
 # Debian's place for headers that differ between processors, which the cross compiler does not look into.
 set(CMAKE_CXX_STANDARD_INCLUDE_DIRECTORIES ${sysroot}/usr/include/aarch64-linux-gnu)
 
-# GNU 12 for aarch64 takes the value of an empty std::optional that is copied for used, and warns; it may not end the build.
-set(CMAKE_CXX_FLAGS_INIT -Wno-error=maybe-uninitialized)
-
 # Programs are this machine's; libraries, headers and packages are the other's and never this machine's.
 set(CMAKE_FIND_ROOT_PATH ${sysroot})
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)

@@ -248,7 +248,7 @@ TEST(Combine, EndsWithAnErrorOnEveryRankIfRanksGiveHandlesOfDifferentDispatches)
     DispatchResult second = run.dispatch(good, buffers);
     CombineBuffers answers;
     const CombineInput input = run.answers(good, back, group.rank() == 0 ? first.handle : second.handle, answers);
-    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { run.exchange().combine(input); }),
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { run.exchange().combine(input); }),
                 HasSubstr("handles of different dispatches"));
   }));
 }

@@ -12,6 +12,7 @@
 
 #include "base/math.hpp"
 #include "moebus/error.hpp"
+#include "tests/support/errors.hpp"
 #include "tests/support/ranks.hpp"
 #include "transport/rendezvous.hpp"
 #include "transport/rendezvous_file.hpp"
@@ -24,6 +25,7 @@ using std::chrono_literals::operator""s;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using tests::all_ok;
+using tests::message_of;
 
 /// Returns a TCP port that was free a moment ago.
 int free_port() {
@@ -69,19 +71,6 @@ class StoreContract : public ::testing::TestWithParam<const char*> {
 
   std::string folder_;
 };
-
-/// Runs `call` and returns the error that it throws, which must have `code`.
-template <class Call>
-std::string message_of(ErrorCode code, Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 TEST_P(StoreContract, GivesEveryRankEveryValueInRankOrder) {
   for (const int num_ranks : {1, 2, 5}) {

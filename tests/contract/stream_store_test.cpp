@@ -15,6 +15,7 @@
 
 #include "base/math.hpp"
 #include "moebus/error.hpp"
+#include "tests/support/errors.hpp"
 #include "tests/support/ranks.hpp"
 #include "transport/rendezvous.hpp"
 #include "transport/rendezvous_file.hpp"
@@ -29,18 +30,7 @@ using std::chrono_literals::operator""s;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using tests::all_ok;
-
-template <class Call>
-std::string message_of(ErrorCode code, Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
+using tests::message_of;
 
 /// A group of two at a TCP port: rank 0 waits in a thread while the test plays strangers, then rank 1 comes.
 class StreamStore : public ::testing::Test {

@@ -17,6 +17,7 @@
 #include "base/deadline.hpp"
 #include "base/math.hpp"
 #include "moebus/error.hpp"
+#include "tests/support/errors.hpp"
 #include "tests/support/ranks.hpp"
 #include "transport/loopback/connect.hpp"
 #include "transport/rendezvous.hpp"
@@ -25,6 +26,8 @@
 #include "transport/unruly/connect.hpp"
 
 namespace moebus::transport {
+
+using tests::message_of;
 
 using ConnectFunction = std::unique_ptr<Transport> (*)(Store&, const base::Deadline&, const ConnectOptions&);
 
@@ -107,19 +110,6 @@ inline PeerStatus wait_for_end(const Transport& transport, int peer) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   ADD_FAILURE() << "rank " << peer << " still counts as alive";
-  return {};
-}
-
-/// Expects `call` to throw an Error with `code`; returns its text.
-template <class Call>
-std::string message_of(ErrorCode code, Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
   return {};
 }
 

@@ -97,7 +97,7 @@ TEST_P(Placements, LetAnEarlierDispatchBeCombinedButNotDispatchedAgain) {
     again.topk_idx = {};
     again.topk_weights = {};
     again.handle = result.handle;
-    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { run.exchange().dispatch(again); }),
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { run.exchange().dispatch(again); }),
                 ::testing::AllOf(HasSubstr("stale"), HasSubstr("placement")));
     run.exchange().set_placement(one.placement);
     run.exchange_once(sent, back);
@@ -129,7 +129,7 @@ TEST(SetPlacement, ThatIsWrongOnOneRankFailsOnEveryRankAndChangesNothing) {
     ExchangeRun run(group, one);
     Placement mine = one.placement;
     if (group.rank() == 1) std::replace(mine.experts.begin(), mine.experts.end(), 3, -1);
-    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { run.exchange().set_placement(mine); }),
+    EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { run.exchange().set_placement(mine); }),
                 ::testing::AllOf(HasSubstr("placement"), HasSubstr("3")));
     run.exchange_once(sent, back);
   }));

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <optional>
 #include <stdexcept>
 
 namespace moebus::tests {
@@ -69,29 +68,8 @@ void expect_ok(const std::vector<RankOutcome>& outcomes) { EXPECT_TRUE(all_ok(ou
   return ::testing::AssertionFailure() << describe(one) << "\n" << result.message();
 }
 
-namespace {
-
-/// Expects Error{code}, from `origin_rank` if one is given, and returns its text.
-std::string thrown_text(ErrorCode code, std::optional<int> origin_rank, const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
-    if (origin_rank) {
-      EXPECT_EQ(error.origin_rank(), *origin_rank) << error.what();
-    }
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
-}  // namespace
-
 std::string error_of(ErrorCode code, int origin_rank, const std::function<void()>& call) {
-  return thrown_text(code, origin_rank, call);
+  return message_of(code, call, origin_rank);
 }
-
-std::string error_of(ErrorCode code, const std::function<void()>& call) { return thrown_text(code, {}, call); }
 
 }  // namespace moebus::tests

@@ -11,6 +11,7 @@
 #include "cases/exchange_case.hpp"
 #include "cases/exchange_run.hpp"
 #include "moebus/moebus.hpp"
+#include "tests/support/errors.hpp"
 #include "tests/support/ranks.hpp"
 
 namespace moebus::tests {
@@ -54,8 +55,5 @@ void expect_ok(const std::vector<RankOutcome>& outcomes);
 
 /// Returns the text of the error that `call` throws; fails unless it throws Error{code} with this origin.
 std::string error_of(ErrorCode code, int origin_rank, const std::function<void()>& call);
-
-/// The same where the origin may be any rank.
-std::string error_of(ErrorCode code, const std::function<void()>& call);
 
 }  // namespace moebus::tests
