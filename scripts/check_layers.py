@@ -27,9 +27,10 @@ RULES = [
     ("src/transport/unruly/", VOCABULARY, [BASE, SYNC, r"transport/[^/]+", r"transport/unruly/.+"]),
     ("src/transport/", VOCABULARY, [BASE, SYNC, r"transport/[^/]+"]),
     ("src/backend/cpu/", VOCABULARY, [BASE, SYNC, MODEL, r"backend/[^/]+", r"backend/cpu/.+"]),
+    ("src/backend/cuda/", VOCABULARY, [BASE, SYNC, MODEL, r"backend/[^/]+", r"backend/cuda/.+"]),
     ("src/backend/", VOCABULARY, [BASE, SYNC, MODEL, r"backend/[^/]+"]),
     ("src/engine/", VOCABULARY,
-     [BASE, SYNC, MODEL, r"engine/[^/]+", r"transport/(transport|store)\.hpp", r"backend/backend\.hpp"]),
+     [BASE, SYNC, MODEL, r"engine/[^/]+", r"transport/(transport|store)\.hpp", r"backend/(backend|device)\.hpp"]),
     ("src/api/", PUBLIC, [r"(base|sync|model|transport|backend|engine|api)/.+"]),
     ("oracle/", VOCABULARY, [r"oracle/.+"]),
     ("workload/", VOCABULARY, [r"workload/.+"]),
@@ -61,7 +62,7 @@ def rule_for(path):
 
 def include_breach(path, quote, target, rule):
     public, patterns = rule
-    if CUDA.match(target):
+    if CUDA.match(target) and not path.startswith("src/backend/cuda/"):
         return "CUDA headers belong in src/backend/cuda only"
     if INTRINSICS.match(target) and path.startswith("src/") and not path.startswith(("src/backend/", "src/sync/")):
         return "processor instructions belong in src/backend and src/sync only"

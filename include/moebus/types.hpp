@@ -49,6 +49,12 @@ enum class DType : std::uint8_t { u8, i8, e4m3, e5m2, bf16, f16, i16, i32, f32, 
 /// Where a tensor lives.
 enum class MemoryKind : std::uint8_t { host, device };
 
+/// A queue of work on a device, made by the caller: a cudaStream_t, whose type this library never names. Null is the
+/// device's default stream.
+struct StreamHandle {
+  void* value = nullptr;
+};
+
 /// How a call moves rows. `latency`: fixed slots, one pass, for up to a few hundred tokens a rank.
 /// `throughput`: counts and grants first, then rows straight to their final place.
 enum class Path : std::uint8_t { latency, throughput };
