@@ -68,10 +68,11 @@ struct DeviceRows {
   std::int64_t group_stride_bytes = 0;
 };
 
-/// What one dispatch needs to be remembered for its combines, in device memory. R ranks, T most tokens, K choices.
+/// What one dispatch leaves for its combines, in device memory. R ranks, T most tokens, K choices.
 struct DeviceHandle {
   std::int32_t* ids = nullptr;        // [T, K] experts that this rank's tokens chose, -1 = none
   float* weights = nullptr;           // [T, K] theirs
+  std::uint8_t* home = nullptr;       // [T, 2] slots that a token has, and the one of this rank plus 1 (0 = none)
   std::int32_t* positions = nullptr;  // [R, T, K] result row of each choice that sits here, -1 = none or dropped
   float* recv_weights = nullptr;      // [R, T, K] weights of those choices
   std::int8_t* slots = nullptr;       // [R, T] home slot of the row that goes back, -1 = none

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "base/math.hpp"
 #include "model/shape.hpp"
@@ -24,15 +26,37 @@ struct RowPart {
   std::uint32_t num_words = 0;
 };
 
-/// How a token's routing travels to one destination: its home slot, then for each choice the local expert there plus 1,
-/// or 0. Three words of 32 bits in each wide word; no field crosses a wide word.
+/// How a token's routing travels to one destination: fields of `bits` bits in the first three words of wide words (the
+/// fourth is the tag); none crosses a word. Field 0 is the home slot, field 1 + k is choice k: the local expert there
+/// plus 1, or 0.
 struct TableFormat {
-  std::uint32_t slot_bits = 0;
-  std::uint32_t choice_bits = 0;
-  std::uint32_t num_words = 0;  ///< wide words a token
+  std::uint32_t bits = 0;
+  std::uint32_t fields_per_word = 0;
+  std::uint32_t num_wide = 0;  ///< wide words a token
 };
 
-inline constexpr std::uint32_t kTableBits = 96;  // of a wide word, beside its tag
+inline constexpr std::uint32_t kTableWords = 3;  // of a wide word, beside its tag
+
+/// Where a field lies: in word `word` of wide word `wide`, shifted by `shift`.
+struct FieldPlace {
+  std::uint32_t wide = 0;
+  std::uint32_t word = 0;
+  std::uint32_t shift = 0;
+};
+
+[[nodiscard]] constexpr FieldPlace field_place(const TableFormat& format, std::uint32_t field) noexcept {
+  const std::uint32_t word = field / format.fields_per_word;
+  return {word / kTableWords, word % kTableWords, field % format.fields_per_word * format.bits};
+}
+
+/// Kernels handle the choices of a token in one warp.
+inline constexpr int kMaxDeviceTopk = 32;
+
+/// Positions inside a group are counted in 16 bits.
+inline constexpr std::int64_t kMaxDeviceRows = 65535;
+
+/// What the positions of a call may take of a block's shared memory.
+inline constexpr std::size_t kMaxPlanBytes = std::size_t{64} << 10;
 
 struct DeviceShape {
   std::int32_t num_ranks = 1;
@@ -76,7 +100,7 @@ struct DeviceShape {
   std::uint64_t escapes_offset = 0;  ///< [ranks][max tokens][escape words]
   std::uint64_t tails_offset = 0;    ///< [slots][max tokens] kept choices, if rows can overflow
   std::uint64_t rows_offset = 0;     ///< dispatch [ranks][max tokens][row words]; combine [slots][max tokens][words]
-  std::uint64_t parity_bytes = 0;
+  std::uint64_t parity_bytes = 0;    ///< of this exchange; a context takes the largest
 };
 
 /// Escape masks have 32 bits for 32 wide words; three masks in a wide word.
@@ -84,24 +108,17 @@ struct DeviceShape {
   return base::ceil_div(base::ceil_div(row_words, 32U), 3U);
 }
 
-[[nodiscard]] constexpr std::uint32_t bits_for(std::uint32_t num_values) noexcept {
-  std::uint32_t bits = 0;
-  while ((std::uint64_t{1} << bits) < num_values) ++bits;
-  return bits;
-}
-
-/// Choices that the first wide word of a table entry holds, and each of the others.
-[[nodiscard]] constexpr std::uint32_t choices_in_first(const TableFormat& format) noexcept {
-  return (kTableBits - format.slot_bits) / format.choice_bits;
-}
-
-[[nodiscard]] constexpr std::uint32_t choices_in_next(const TableFormat& format) noexcept {
-  return kTableBits / format.choice_bits;
+/// Words of 32 source tokens in a bit map over all tokens: each source begins a word of its own.
+[[nodiscard]] constexpr std::int32_t map_words(const DeviceShape& shape) noexcept {
+  return shape.num_ranks * base::ceil_div(shape.max_tokens, 32);
 }
 
 [[nodiscard]] TableFormat table_format(int num_topk, int max_local_experts, int slots_per_token) noexcept;
 
-/// The layout rules are those of the CPU's shape; what device kernels do not do is find_device_config_error's to say.
+/// Returns what bit maps and their sums take of a block's shared memory (expert layouts).
+[[nodiscard]] std::size_t plan_bytes(const DeviceShape& shape) noexcept;
+
+/// `shape` must be free of errors, find_device_config_error's too.
 [[nodiscard]] DeviceShape device_shape(const Shape& shape) noexcept;
 
 /// Returns what of a valid configuration devices cannot do in this version (field, value, remedy), or nothing.
