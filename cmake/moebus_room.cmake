@@ -13,7 +13,7 @@ function(moebus_compile_settings target scope)
   # Of these an installed library hands on the language version alone.
   set(roots ${moebus_SOURCE_DIR}/include ${moebus_SOURCE_DIR}/src ${moebus_SOURCE_DIR})
   target_include_directories(${target} ${scope} "$<BUILD_INTERFACE:${roots}>")
-  target_compile_options(${target} ${scope} $<BUILD_INTERFACE:-ffp-contract=off>)
+  target_compile_options(${target} ${scope} $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>>)
 endfunction()
 
 function(moebus_room name)
