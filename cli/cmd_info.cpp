@@ -26,6 +26,35 @@ std::string capabilities_text(const char* title, const std::vector<Capability>& 
   return text;
 }
 
+Json devices_json(const std::vector<DeviceCapability>& devices) {
+  Json array = Json::array();
+  for (const DeviceCapability& one : devices) {
+    array.push_back({{"ordinal", one.ordinal},
+                     {"name", one.name},
+                     {"uuid", one.uuid},
+                     {"compute_capability", one.compute_capability},
+                     {"memory_bytes", one.memory_bytes},
+                     {"num_multiprocessors", one.num_multiprocessors},
+                     {"driver", one.driver}});
+  }
+  return array;
+}
+
+/// Nothing on a machine without devices: the backend's line says why.
+std::string devices_text(const std::vector<DeviceCapability>& devices) {
+  std::string text = devices.empty() ? "" : "devices\n";
+  for (const DeviceCapability& one : devices) {
+    text += fmt::format("  {:<10} {}, compute capability {}, {} multiprocessors, {:.1f} GiB, driver for CUDA {}\n",
+                        one.ordinal,
+                        one.name,
+                        one.compute_capability,
+                        one.num_multiprocessors,
+                        static_cast<double>(one.memory_bytes) / (1 << 30),
+                        one.driver);
+  }
+  return text;
+}
+
 std::string machine_text(const Machine& machine) {
   return fmt::format(
       "machine\n  {}\n  {} socket(s), {} NUMA node(s), {} cores, {} threads usable here\n"
@@ -72,6 +101,7 @@ int run_info(const InfoOptions& options) {
         {"backends", capabilities_json(can.backends)},
         {"transports", capabilities_json(can.transports)},
         {"simd_levels", capabilities_json(can.simd_levels)},
+        {"devices", devices_json(can.devices)},
         {"machine", machine_json(machine)},
         {"node", {{"name", machine.node}, {"source", machine.is_node_named ? "MOEBUS_HOST_ID" : "boot_id"}}}};
     std::printf("%s\n", report.dump(2).c_str());
@@ -79,6 +109,7 @@ int run_info(const InfoOptions& options) {
   }
   std::printf("moebus %s, built by %s\n", can.version.c_str(), can.compiler.c_str());
   std::printf("%s", capabilities_text("backends", can.backends).c_str());
+  std::printf("%s", devices_text(can.devices).c_str());
   std::printf("%s", capabilities_text("transports", can.transports).c_str());
   std::printf("%s",
               capabilities_text(fmt::format("SIMD levels of the CPU backend ({} in use)", can.simd_level).c_str(),

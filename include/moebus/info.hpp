@@ -16,18 +16,30 @@ struct Capability {
   std::string remark;  ///< available: what it is good for; else: why not, and what would mend it
 };
 
+/// A device that exchanges can use.
+struct DeviceCapability {
+  int ordinal = 0;                 ///< number of the device in this process
+  std::string name;                ///< e.g. "NVIDIA H200"
+  std::string uuid;                ///< "GPU-..."; the same in every process of the machine
+  std::string compute_capability;  ///< e.g. "9.0"
+  std::size_t memory_bytes = 0;
+  int num_multiprocessors = 0;
+  std::string driver;  ///< CUDA version that its driver supports, e.g. "13.0"
+};
+
 /// What the linked library can do on this machine.
 struct Capabilities {
-  std::string version;                  ///< of the library, e.g. "0.1.0"
-  std::string compiler;                 ///< that built it, e.g. "g++ 12.2.0"
-  std::vector<Capability> backends;     ///< "cpu" first
-  std::vector<Capability> transports;   ///< "loopback", "shm"
-  std::vector<Capability> simd_levels;  ///< of the CPU backend, best last
-  std::string simd_level;               ///< the one in use
+  std::string version;                    ///< of the library, e.g. "0.1.0"
+  std::string compiler;                   ///< that built it, e.g. "g++ 12.2.0"
+  std::vector<Capability> backends;       ///< "cpu" first
+  std::vector<Capability> transports;     ///< "loopback", "shm"
+  std::vector<Capability> simd_levels;    ///< of the CPU backend, best last
+  std::string simd_level;                 ///< the one in use
+  std::vector<DeviceCapability> devices;  ///< of the backend "cuda"; empty if that is not available
 };
 
 /// Looks at the machine and the build and tells what works. Nothing is allocated for exchanges and no peer is
-/// contacted.
+/// contacted. The first call loads the CUDA backend and the driver, if they are there; no device gets a context.
 ///
 /// Errors:  Error{unsupported} if MOEBUS_SIMD asks for a level that this CPU lacks.
 Capabilities capabilities();

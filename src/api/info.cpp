@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "api/cuda_library.hpp"
 #include "backend/cpu/backend_cpu.hpp"
 #include "moebus/error.hpp"
 #include "moebus/version.hpp"
@@ -35,6 +36,29 @@ std::vector<Capability> simd_capabilities() {
   return levels;
 }
 
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+void add_cuda(Capabilities& result) {
+  const api::CudaDevices found = api::cuda_devices();
+  for (const backend::DeviceFacts& facts : found.devices) {
+    result.devices.push_back({facts.ordinal,
+                              facts.name,
+                              facts.uuid,
+                              fmt::format("{}.{}", facts.compute_capability / 10, facts.compute_capability % 10),
+                              facts.memory_bytes,
+                              facts.num_multiprocessors,
+                              version_text(facts.driver_version)});
+  }
+  const bool is_here = !found.devices.empty();
+  result.backends.push_back({"cuda",
+                             is_here,
+                             is_here ? fmt::format("{} device(s); built with CUDA {}, driver for {}",
+                                                   found.devices.size(),
+                                                   version_text(found.toolkit_version),
+                                                   version_text(found.devices.front().driver_version))
+                                     : found.reason});
+}
+
 /// The level that exchanges copy with; a wrong MOEBUS_SIMD is for Group::join to complain about.
 backend::SimdLevel copy_level() noexcept {
   try {
@@ -50,8 +74,8 @@ Capabilities capabilities() {
   Capabilities result;
   result.version = version();
   result.compiler = compiler_text();
-  result.backends = {{"cpu", true, "host memory; the reference"},
-                     {"cuda", false, "not part of this version; CPU ranks only"}};
+  result.backends = {{"cpu", true, "host memory; the reference"}};
+  add_cuda(result);
   result.transports = {{"loopback", true, "ranks are threads of one process"},
                        {"shm", true, "ranks are processes of one machine and one user"},
                        {"ucx", false, "not part of this version; all ranks must be on one machine"}};

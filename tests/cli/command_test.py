@@ -104,6 +104,20 @@ class Info(unittest.TestCase):
         self.assertIn(report["simd_level"], [one["name"] for one in report["simd_levels"] if one["is_available"]])
         self.assertGreater(report["machine"]["memory_bytes"], 0)
 
+    def test_cuda_is_available_with_devices_or_says_why_not(self):
+        report = json.loads(run("info", "--json").stdout)
+        cuda = next(one for one in report["backends"] if one["name"] == "cuda")
+        self.assertEqual(cuda["is_available"], len(report["devices"]) > 0, cuda)
+        self.assertTrue(cuda["remark"])
+        for device in report["devices"]:
+            self.assertRegex(device["compute_capability"], r"^\d+\.\d$")
+            self.assertGreater(device["memory_bytes"], 0)
+
+    def test_a_cuda_library_that_is_not_there_is_named(self):
+        result = run("info", before=["env", "MOEBUS_CUDA_LIBRARY=/nowhere/libmoebus_cuda.so"])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"cuda +no +/nowhere/libmoebus_cuda\.so cannot be loaded")
+
     def test_text_says_the_same(self):
         result = run("info")
         self.assertEqual(result.returncode, 0, result.stderr)
