@@ -1,0 +1,60 @@
+// Launch: how large grids are, and the one place where kernels are started.
+// Room: backend/cuda · host.
+
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "backend/cuda/cuda_check.hpp"
+#include "backend/device.hpp"
+
+namespace moebus::backend::cuda {
+
+struct LaunchShape {
+  int num_blocks = 1;
+  int num_threads = 1;
+  std::size_t shared_bytes = 0;
+};
+
+/// Returns threads for rows of `num_words` wide words: whole warps, one word each if that many fit.
+[[nodiscard]] inline int threads_for(std::uint32_t num_words, int max_threads) {
+  constexpr int kMinThreads = 128;
+  const int words = static_cast<int>(std::min<std::uint32_t>(num_words, 1U << 20));
+  // As few passes as needed, of equal size.
+  const int passes = std::max(1, (words + max_threads - 1) / max_threads);
+  const int threads = (words + passes - 1) / passes;
+  return std::clamp((threads + 31) / 32 * 32, kMinThreads, max_threads);
+}
+
+/// Returns how many blocks carry rows: a token each, if the device has as many multiprocessors to give.
+[[nodiscard]] inline int shares_for(const model::DeviceShape& shape,
+                                    const DeviceLaunch& launch,
+                                    const DeviceFacts& facts) {
+  const int wanted =
+      launch.num_blocks > 0 ? launch.num_blocks : std::min(shape.max_tokens, facts.num_multiprocessors - 1);
+  return std::clamp(wanted, 1, std::min(sync::kMaxDeviceBlocks, std::max(1, shape.max_tokens)));
+}
+
+/// Loads a kernel and lets it have its shared memory.
+template <class Args>
+void load_kernel(void (*kernel)(Args), std::size_t shared_bytes) {
+  MOEBUS_CUDA_CALL(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+}
+
+template <class Args>
+void launch_kernel(void (*kernel)(Args), const Args& args, const LaunchShape& shape, StreamHandle stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(shape.num_blocks));
+  config.blockDim = dim3(static_cast<unsigned>(shape.num_threads));
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream.value);
+  MOEBUS_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, args));
+}
+
+void load_dispatch(const model::DeviceShape& shape);
+void load_combine(const model::DeviceShape& shape);
+
+}  // namespace moebus::backend::cuda
