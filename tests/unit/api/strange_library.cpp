@@ -1,0 +1,3 @@
+// A library that is no CUDA backend.
+
+extern "C" int strange() { return 1; }
