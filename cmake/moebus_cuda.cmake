@@ -13,7 +13,7 @@ set(CMAKE_CUDA_ARCHITECTURES ${MOEBUS_CUDA_ARCHITECTURES})
 
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(MOEBUS_NVCC nvcc DOC "The CUDA compiler"
-               HINTS ENV PATH PATHS /usr/local/cuda/bin ${moebus_SOURCE_DIR}/build/cuda-toolkit/13.0/bin)
+               PATHS /usr/local/cuda/bin ${moebus_SOURCE_DIR}/build/cuda-toolkit/13.0/bin)
   if(NOT MOEBUS_NVCC)
     message(FATAL_ERROR "MOEBUS_CUDA is on, and there is no nvcc: neither CUDACXX nor the PATH, /usr/local/cuda or "
                         "build/cuda-toolkit has one. `scripts/cuda_toolkit.sh 13.0` installs it below build/.")
