@@ -43,6 +43,9 @@ class MappedTransport : public Transport {
   /// Order:   collective.
   Registration publish(const base::Region& local, std::vector<std::byte*> peers);
 
+  /// Whose memory this rank may map, [num_ranks]; the own entry is true.
+  [[nodiscard]] const std::vector<bool>& may_map() const noexcept { return may_map_; }
+
   /// Puts to this registration go nowhere from now on.
   void withdraw(std::uint32_t id) noexcept { regions_.remove(id); }
 

@@ -12,6 +12,7 @@
 
 #include "base/deadline.hpp"
 #include "base/region.hpp"
+#include "base/unique_fd.hpp"
 #include "sync/atomics.hpp"
 
 namespace moebus::transport {
@@ -80,6 +81,19 @@ class Transport {
 
   /// Unmaps a registration here. Local; peers that still map it keep it alive for themselves.
   virtual void deregister(const Registration& registration) noexcept = 0;
+
+  /// Hands `descriptor` to every peer that may map this rank's memory and returns theirs, [num_ranks]. Each belongs to
+  /// the caller and is closed in programs that this process executes; the own entry and those of peers that this rank
+  /// may not map are not open. What a descriptor is good for is not looked at: whoever maps it checks it.
+  ///
+  /// `descriptor` stays the caller's, who may close it when this has returned or thrown: peers have duplicates of their
+  /// own, of the same open file.
+  ///
+  /// Order:   collective.
+  /// Errors:  the same on all ranks, nothing stays open: Error{invalid_argument} a rank's descriptor is not open;
+  ///          Error{resource_exhausted} no descriptors left; Error{timeout}, Error{peer_lost} name the peer;
+  ///          Error{transport_failure}; Error{unsupported} this transport cannot pass descriptors.
+  virtual std::vector<base::UniqueFd> exchange_descriptors(int descriptor, const base::Deadline& deadline) = 0;
 
   /// Starts to copy `size_bytes` from `source` to the peer.
   virtual void put(int peer, const RemoteAddress& sink, const std::byte* source, std::size_t size_bytes) noexcept = 0;

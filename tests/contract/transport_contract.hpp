@@ -8,7 +8,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -100,6 +102,11 @@ inline std::vector<tests::RankOutcome> run_connected(const TransportCase& kind,
 }
 
 inline void barrier(Store& store) { store.all_gather("barrier", "", base::Deadline(std::chrono::seconds(20))); }
+
+inline int count_in(const std::string& folder) {
+  return static_cast<int>(
+      std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()));
+}
 
 /// Waits until `peer` is not alive any more; fails after a limit that only a hang reaches.
 inline PeerStatus wait_for_end(const Transport& transport, int peer) {

@@ -43,11 +43,6 @@ class MappingTransportContract : public TransportContract {};
 /// What holds only where a rank can be killed.
 class TransportOfProcessesContract : public TransportContract {};
 
-int count_in(const std::string& folder) {
-  return static_cast<int>(
-      std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()));
-}
-
 int count_mappings(const std::string& of) {
   std::ifstream maps("/proc/self/maps");
   int count = 0;

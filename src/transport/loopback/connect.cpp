@@ -16,6 +16,7 @@
 #include "base/math.hpp"
 #include "moebus/error.hpp"
 #include "transport/agreement.hpp"
+#include "transport/descriptor.hpp"
 #include "transport/mapped_transport.hpp"
 #include "transport/mapping.hpp"
 #include "transport/stream_frame.hpp"
@@ -136,6 +137,24 @@ class LoopbackTransport final : public MappedTransport {
     });
   }
 
+  std::vector<base::UniqueFd> exchange_descriptors(int descriptor, const base::Deadline& deadline) override {
+    // Peers duplicate a duplicate that they hold: the number itself may mean another file once this rank has given up.
+    std::shared_ptr<base::UniqueFd> own;
+    const auto answers = agree(store_, "look at descriptors", deadline, [&] {
+      own = std::make_shared<base::UniqueFd>(duplicate_descriptor(descriptor));
+      return PayloadWriter().number(board<base::UniqueFd>().put(own)).take();
+    });
+    std::vector<base::UniqueFd> given(answers.size());
+    agree(store_, "hand over descriptors", deadline, [&] {
+      for (int peer = 0; peer < store_.num_ranks(); ++peer) {
+        if (peer == store_.rank() || !may_map()[idx(peer)]) continue;
+        given[idx(peer)] = duplicate_descriptor(find<base::UniqueFd>(answers[idx(peer)])->get());
+      }
+      return std::string();
+    });
+    return given;
+  }
+
   [[nodiscard]] PeerStatus peer_status(int peer) const noexcept override {
     MOEBUS_ASSERT(peer >= 0 && idx(peer) < members_.size());
     switch (members_[idx(peer)]->state.load(std::memory_order_relaxed)) {
@@ -171,7 +190,7 @@ class LoopbackTransport final : public MappedTransport {
   template <class T>
   static std::shared_ptr<T> find(const std::string& answer) {
     auto object = board<T>().find(PayloadReader(answer).number());
-    if (object == nullptr) throw Error(ErrorCode::peer_lost, "a peer went away while its memory was taken hold of");
+    if (object == nullptr) throw Error(ErrorCode::peer_lost, "a peer went away while what it gave was taken hold of");
     return object;
   }
 

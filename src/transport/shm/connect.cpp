@@ -8,6 +8,7 @@
 #include "base/math.hpp"
 #include "moebus/error.hpp"
 #include "transport/agreement.hpp"
+#include "transport/descriptor.hpp"
 #include "transport/mapped_transport.hpp"
 #include "transport/shm/card.hpp"
 #include "transport/shm/host.hpp"
@@ -70,6 +71,24 @@ class ShmTransport final : public MappedTransport {
       if (is_it) withdraw(registration.id);
       return is_it;
     });
+  }
+
+  std::vector<base::UniqueFd> exchange_descriptors(int descriptor, const base::Deadline& deadline) override {
+    agree(store_, "look at descriptors", deadline, [&] {
+      // Room for what will come is tried before anything is sent: a rank that has none would leave packets unread.
+      std::vector<base::UniqueFd> room;
+      for (const bool is_allowed : may_map()) {
+        if (is_allowed) room.push_back(duplicate_descriptor(descriptor));
+      }
+      return std::string();
+    });
+    std::vector<base::UniqueFd> given;
+    agree(store_, "hand over descriptors", deadline, [&] {
+      for (PeerDescriptor& from : mesh_->exchange(descriptor, 0, next_exchange_id_++, deadline, may_map()))
+        given.push_back(std::move(from.descriptor));
+      return std::string();
+    });
+    return given;
   }
 
   [[nodiscard]] PeerStatus peer_status(int peer) const noexcept override { return mesh_->status(peer); }

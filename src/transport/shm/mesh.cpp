@@ -224,11 +224,13 @@ void Mesh::wait_for_news(const Connecting& connecting, const base::Deadline& dea
 std::vector<PeerDescriptor> Mesh::exchange(int descriptor,
                                            std::size_t mapped_bytes,
                                            std::uint64_t exchange_id,
-                                           const base::Deadline& deadline) {
+                                           const base::Deadline& deadline,
+                                           const std::vector<bool>& peers) {
+  MOEBUS_ASSERT(peers.empty() || peers.size() == idx(num_ranks_));
   std::vector<PeerDescriptor> received(idx(num_ranks_));
   std::vector<int> to_send;
   for (int peer = 0; peer < num_ranks_; ++peer) {
-    if (peer != rank_) to_send.push_back(peer);
+    if (peer != rank_ && (peers.empty() || peers[idx(peer)])) to_send.push_back(peer);
   }
   std::vector<int> to_receive = to_send;
   for (;;) {
@@ -237,7 +239,7 @@ std::vector<PeerDescriptor> Mesh::exchange(int descriptor,
     if (to_send.empty() && to_receive.empty()) return received;
     if (deadline.is_over()) {
       throw Error(ErrorCode::timeout,
-                  fmt::format("rank {} waited {} for the memory of {}",
+                  fmt::format("rank {} waited {} for the descriptor of {}",
                               rank_,
                               show_seconds(deadline.waited()),
                               list_ranks(to_receive.empty() ? to_send : to_receive)),
@@ -273,7 +275,7 @@ bool Mesh::receive_descriptor(int peer, std::uint64_t exchange_id, PeerDescripto
   if (came == Came::wrong || message.kind != MessageKind::region || message.rank != peer ||
       message.exchange_id != exchange_id || !received.descriptor.is_open()) {
     throw Error(ErrorCode::transport_failure,
-                fmt::format("rank {}: rank {} sent something else than its memory", rank_, peer),
+                fmt::format("rank {}: rank {} sent something else than its descriptor", rank_, peer),
                 rank_);
   }
   received.mapped_bytes = message.mapped_bytes;

@@ -23,7 +23,7 @@ struct MeshAddress {
   Nonce nonce{};  ///< whoever connects shows it, and whoever answers shows the other's
 };
 
-/// A descriptor that a peer sent, and the size that it claims.
+/// A descriptor that a peer sent, and the size that it claims; 0 where it claims none.
 struct PeerDescriptor {
   base::UniqueFd descriptor;
   std::size_t mapped_bytes = 0;
@@ -46,14 +46,16 @@ class Mesh {
   /// Errors:  Error{timeout} names the ranks that are not connected; Error{peer_lost}; Error{resource_exhausted}.
   void connect(const std::vector<MeshAddress>& addresses, const base::Deadline& deadline);
 
-  /// Sends `descriptor` to every peer and returns theirs, [num_ranks], own entry empty.
+  /// Sends `descriptor` to every peer of `peers` ([num_ranks], empty = all) and returns theirs, [num_ranks], all other
+  /// entries empty.
   ///
-  /// Order:   collective; `exchange_id` is the same on all ranks and grows.
+  /// Order:   collective; `exchange_id` is the same on all ranks and grows. a is a peer of b if b is one of a.
   /// Errors:  Error{timeout}, Error{peer_lost} name the peer; Error{transport_failure} a peer sent something else.
   std::vector<PeerDescriptor> exchange(int descriptor,
                                        std::size_t mapped_bytes,
                                        std::uint64_t exchange_id,
-                                       const base::Deadline& deadline);
+                                       const base::Deadline& deadline,
+                                       const std::vector<bool>& peers = {});
 
   /// See Transport::peer_status.
   [[nodiscard]] PeerStatus status(int peer) const noexcept;

@@ -70,6 +70,15 @@ class UnrulyTransport final : public Transport {
     inner_->deregister(registration);
   }
 
+  /// As above: nothing stays held.
+  std::vector<base::UniqueFd> exchange_descriptors(int descriptor, const base::Deadline& deadline) override {
+    {
+      const std::lock_guard lock(mutex_);
+      release_all();
+    }
+    return inner_->exchange_descriptors(descriptor, deadline);
+  }
+
   void put(int peer, const RemoteAddress& sink, const std::byte* source, std::size_t size_bytes) noexcept override {
     const std::lock_guard lock(mutex_);
     hold_put(peer, sink, source, size_bytes);

@@ -30,7 +30,8 @@ std::optional<UnrulyChoice> parse_unruly(std::string_view name);
 /// Wraps `inner`, whose puts must be copies done at once. Puts are split, held for a random time in tracks that
 /// overtake each other, and read from their source when they leave, or at flush. Each is let go after a bounded number
 /// of calls or 2 ms, whichever comes first, even if this rank makes no call: a thread looks after what is due. All are
-/// let go before memory is registered or given back, before the peers are told that this rank leaves, and at the end.
+/// let go before memory is registered or given back, before descriptors are exchanged, before the peers are told that
+/// this rank leaves, and at the end.
 ///
 /// Order:   same `seed` and calls, same order, but for what time decides.
 std::unique_ptr<Transport> make_unruly(std::unique_ptr<Transport> inner,

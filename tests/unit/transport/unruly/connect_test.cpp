@@ -1,5 +1,6 @@
 #include "transport/unruly/connect.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -71,6 +72,12 @@ class RecordingTransport final : public Transport {
   }
 
   void deregister(const Registration& registration) noexcept override { memory_[registration.id].reset(); }
+
+  std::vector<base::UniqueFd> exchange_descriptors(int descriptor, const Deadline&) override {
+    std::vector<base::UniqueFd> given(kNumRanks);
+    given[1] = base::UniqueFd(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    return given;
+  }
 
   void put(int peer, const RemoteAddress& sink, const std::byte* source, std::size_t size_bytes) noexcept override {
     std::string bytes(size_bytes, '\0');
@@ -286,6 +293,7 @@ TEST(Unruly, ServesPeersWithoutBeingCalled) {
 TEST(Unruly, HoldsNothingBackWhenMemoryOrPeersMayGo) {
   const std::vector<std::function<void(Unruly&)>> ends{
       [](Unruly& self) { self.transport->register_memory(64, Deadline(1s)); },
+      [](Unruly& self) { self.transport->exchange_descriptors(STDIN_FILENO, Deadline(1s)); },
       [](Unruly& self) { self.transport->deregister(self.memory); },
       [](Unruly& self) { self.transport->close(); },
       [](Unruly& self) { self.transport.reset(); },
