@@ -5,36 +5,14 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/device_cuda.hpp"
-#include "model/device_shape.hpp"
 #include "moebus/error.hpp"
+#include "tests/cuda/device_cases.hpp"
 #include "tests/cuda/device_rank.hpp"
 #include "tests/cuda/gpu_probe.hpp"
 #include "tests/support/exchange_run.hpp"
 
 namespace moebus::tests {
 namespace {
-
-using base::idx;
-
-class Streams {
- public:
-  explicit Streams(int num) {
-    for (int i = 0; i < num; ++i) {
-      cudaStream_t stream = nullptr;
-      EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-      streams_.push_back(stream);
-    }
-  }
-
-  ~Streams() {
-    for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-  }
-
-  [[nodiscard]] StreamHandle operator[](int i) const { return {streams_[idx(i)]}; }
-
- private:
-  std::vector<cudaStream_t> streams_;
-};
 
 /// All ranks of a case on device 0.
 class DeviceGroup {
@@ -79,39 +57,10 @@ class DeviceGroup {
     return all.empty() ? std::nullopt : std::optional(all);
   }
 
-  static std::optional<std::string> failure_text(const sync::DeviceReport& report) {
-    if (report.failure_epoch == 0) return std::nullopt;
-    return "call " + std::to_string(report.failure_epoch) + " failed with code " + std::to_string(report.failure_code) +
-           ": rank " + std::to_string(report.culprit) + ", wait " + std::to_string(report.waited_for) + ", token " +
-           std::to_string(report.token) + ", seen " + std::to_string(report.seen[0]) + " " +
-           std::to_string(report.seen[3]);
-  }
-
  private:
   Streams streams_;
   std::vector<std::unique_ptr<DeviceRank>> ranks_;
 };
-
-/// A random case that devices can run.
-std::optional<ExchangeCase> device_case(std::uint64_t seed, int num_ranks) {
-  ExchangeCase one = random_case(seed, num_ranks, Route::latency);
-  one.config.combine_rows = CombineRows::per_rank;
-  one.config.combine_lane = false;
-  one.config.seats_per_rank = 0;
-  one.config.caller_results = false;
-  one.has_output = false;
-  one.placement = {};
-  if (one.weighting == Weighting::given) one.weighting = Weighting::none;
-  if (model::find_device_config_error(one.config, model::GroupFacts::one_node(num_ranks))) return std::nullopt;
-  return one;
-}
-
-/// Blocks that carry rows: all ranks share one device, and every block has to find a place.
-int blocks_for(std::uint64_t seed, int num_ranks) {
-  const int most = std::max(1, 120 / num_ranks - 1);
-  const int wanted[] = {1, 2, 5, 16, 1000};
-  return std::min(wanted[seed % 5], most);
-}
 
 class DeviceLatency : public ::testing::TestWithParam<int> {
  protected:
@@ -175,14 +124,6 @@ class DeviceLatencyFailure : public ::testing::Test {
  protected:
   void SetUp() override { MOEBUS_NEEDS_GPU(); }
 };
-
-ExchangeCase small_case(int num_ranks) {
-  ExchangeCase one;
-  one.num_ranks = num_ranks;
-  one.config = small_config(Route::latency, num_ranks);
-  one.num_tokens.assign(idx(num_ranks), 5);
-  return one;
-}
 
 TEST_F(DeviceLatencyFailure, TellsEveryRankOfARefusalAndGoesOn) {
   const ExchangeCase one = small_case(3);

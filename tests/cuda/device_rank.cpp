@@ -83,8 +83,7 @@ void DeviceRank::allocate() {
 void DeviceRank::connect(std::vector<std::unique_ptr<DeviceRank>>& ranks) {
   for (std::size_t a = 0; a < ranks.size(); ++a) {
     for (std::size_t b = 0; b < ranks.size(); ++b) {
-      if (a != b)
-        ranks[a]->window_->map_peer(static_cast<int>(b), base::UniqueFd(::dup(ranks[b]->window_->descriptor())));
+      if (a != b) ranks[a]->map_peer(static_cast<int>(b), base::UniqueFd(::dup(ranks[b]->descriptor())));
     }
   }
 }

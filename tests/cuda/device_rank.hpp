@@ -1,12 +1,13 @@
 // Device rank: one rank's side of an exchange case on a GPU, below the engine: its buffers, its calls, and the
-// comparison with the oracle. All ranks of a group are driven by one thread; their kernels wait for each other. Room:
-// tests · host.
+// comparison with the oracle. Their kernels wait for each other: ranks may be driven by one thread, be threads or be
+// processes. Room: tests · host.
 
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/device.hpp"
@@ -47,7 +48,13 @@ class DeviceRank {
   /// Makes the rank's window; peers must be connected before the first call. `stream` is the device's own.
   DeviceRank(std::unique_ptr<backend::Device> device, StreamHandle stream, const cases::ExchangeCase& one, int rank);
 
-  /// Maps the windows of all ranks into each of them, and lets calls begin.
+  /// Lets peers map this rank's window. Owned by this object.
+  [[nodiscard]] int descriptor() const { return window_->descriptor(); }
+
+  /// Maps the window of a peer, of this process or another, whose descriptor (or a duplicate) this is.
+  void map_peer(int peer, base::UniqueFd descriptor) { window_->map_peer(peer, std::move(descriptor)); }
+
+  /// Maps the windows of all ranks, which one thread drives, into each of them.
   static void connect(std::vector<std::unique_ptr<DeviceRank>>& ranks);
 
   [[nodiscard]] const model::DeviceShape& shape() const { return device_shape_; }
