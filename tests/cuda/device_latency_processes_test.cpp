@@ -170,21 +170,21 @@ TEST_P(ThreadsOnOneDevice, EqualTheOracleOnRandomCases) {
   const std::vector<Calls> all = random_calls(num_ranks);
   MeetingPlace place(num_ranks);
   // The process of the threads is a child, for this one must fork again.
-  EXPECT_TRUE(all_ok(run_as_processes(
-      1,
-      [&](int) {
-        std::vector<int> given(idx(num_ranks), -1);
-        WindowMeeting meeting;
-        meeting.num_ranks = num_ranks;
-        meeting.meet = [&] { place.meet(); };
-        meeting.give = [&](int rank, int /*peer*/, int descriptor) { given[idx(rank)] = descriptor; };
-        meeting.take = [&](int /*rank*/, int peer) {
-          return base::UniqueFd(::fcntl(given[idx(peer)], F_DUPFD_CLOEXEC, 0));
-        };
-        EXPECT_TRUE(
-            all_ok(run_as_threads(num_ranks, [&](int rank) { equal_the_oracle(meeting, rank, all); }, kThreadsLimit)));
-      },
-      kProcessesLimit)));
+  const auto live = [&](int) {
+    std::vector<int> given(idx(num_ranks), -1);
+    WindowMeeting meeting;
+    meeting.num_ranks = num_ranks;
+    meeting.meet = [&] { place.meet(); };
+    meeting.give = [&](int rank, int /*peer*/, int descriptor) { given[idx(rank)] = descriptor; };
+    meeting.take = [&](int /*rank*/, int peer) {
+      return base::UniqueFd(::fcntl(given[idx(peer)], F_DUPFD_CLOEXEC, 0));
+    };
+    const auto threads =
+        run_as_threads(num_ranks, [&](int rank) { equal_the_oracle(meeting, rank, all); }, kThreadsLimit);
+    EXPECT_TRUE(all_ok(threads));
+  };
+  const auto process = run_as_processes(1, live, kProcessesLimit);
+  EXPECT_TRUE(all_ok(process));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ThreadsOnOneDevice, ::testing::Values(2, 4, 8), ::testing::PrintToStringParamName());
@@ -198,8 +198,9 @@ TEST_P(ProcessesOnOneDevice, EqualTheOracleOnRandomCases) {
   MeetingPlace place(num_ranks);
   DescriptorMesh mesh(num_ranks);
   const WindowMeeting meeting = meeting_of_processes(num_ranks, place, mesh);
-  EXPECT_TRUE(
-      all_ok(run_as_processes(num_ranks, [&](int rank) { equal_the_oracle(meeting, rank, all); }, kProcessesLimit)));
+  const auto outcomes =
+      run_as_processes(num_ranks, [&](int rank) { equal_the_oracle(meeting, rank, all); }, kProcessesLimit);
+  EXPECT_TRUE(all_ok(outcomes));
 }
 
 /// The id of a process, in memory that processes forked later share.
