@@ -24,10 +24,9 @@ void fill_row_parts(const DispatchRowFormat& format, DeviceShape& device) noexce
     word += device.part[p].num_words;
   }
   device.row_words = word;
-  // What our cast makes is never all ones: 0xFF is no code of it, nor are four f32 scales.
-  const bool is_closed = format.cast == Cast::fp8 && format.scale_format == ScaleFormat::f32 &&
-                         format.side_bytes[0] == 0 && format.side_bytes[1] == 0;
-  device.escape_words = is_closed ? 0 : escape_words_for(word);
+  // What our cast makes is never all ones: 0xFF is no code of it, nor are four scales as they travel.
+  const bool is_closed = format.cast == Cast::fp8 && format.side_bytes[0] == 0 && format.side_bytes[1] == 0;
+  device.escape_words = is_closed ? 0 : base::ceil_div(word, 32U);
 }
 
 void fill_offsets(DeviceShape& device) noexcept {
@@ -61,7 +60,8 @@ TableFormat table_format(int num_topk, int max_local_experts, int slots_per_toke
 
 std::size_t plan_bytes(const DeviceShape& shape) noexcept {
   const std::size_t rows = shape.layout == Layout::rank_major ? 1 : idx(shape.max_local_experts);
-  return rows * idx(map_words(shape)) * (sizeof(std::uint32_t) + sizeof(std::uint16_t));
+  const std::size_t maps = rows * idx(map_words(shape)) * (sizeof(std::uint32_t) + sizeof(std::uint16_t));
+  return maps + idx(shape.max_tokens) * idx(shape.num_topk) * sizeof(std::uint16_t);
 }
 
 DeviceShape device_shape(const Shape& shape) noexcept {
@@ -80,6 +80,11 @@ DeviceShape device_shape(const Shape& shape) noexcept {
   device.first_expert[shape.num_ranks] = shape.num_seats;
   device.max_local_experts = shape.max_local_experts;
   device.even_local_experts = is_even ? shape.max_local_experts : 0;
+  // Exact for 16 bits: the product is at most 65535 too large, less than 2^32 / divisor.
+  if (device.even_local_experts > 1) {
+    device.even_multiplier =
+        static_cast<std::uint32_t>((std::uint64_t{1} << 32) / std::uint64_t(device.even_local_experts) + 1);
+  }
   device.layout = config.layout;
   device.expert_alignment = config.expert_alignment;
   device.capacity_rows = shape.capacity_rows;
@@ -115,6 +120,9 @@ std::optional<std::string> find_device_config_error(const ExchangeConfig& config
   if (group.levels != 1) return unsupported("the group has two levels", "join with options.levels = 1");
   if (group.topology.has_unmapped()) {
     return unsupported("some ranks do not map each other", "join with options.map_peers = reachable");
+  }
+  if (config.num_experts > kMaxDeviceExperts) {
+    return fmt::format("config.num_experts is {}; devices support up to {}", config.num_experts, kMaxDeviceExperts);
   }
   if (config.num_topk > kMaxDeviceTopk) {
     return fmt::format("config.num_topk is {}; devices support up to {}", config.num_topk, kMaxDeviceTopk);

@@ -49,6 +49,10 @@ struct FieldPlace {
   return {word / kTableWords, word % kTableWords, field % format.fields_per_word * format.bits};
 }
 
+/// Experts are told in 16 bits; the largest means none.
+inline constexpr int kMaxDeviceExperts = 65535;
+inline constexpr std::uint16_t kNoExpert = 0xFFFF;
+
 /// Kernels handle the choices of a token in one warp.
 inline constexpr int kMaxDeviceTopk = 32;
 
@@ -66,7 +70,9 @@ struct DeviceShape {
   std::int32_t max_tokens = 0;
   std::int32_t first_expert[kMaxRanks + 1] = {};  ///< of each rank, ascending; one past the last at the end
   std::int32_t max_local_experts = 0;
-  std::int32_t even_local_experts = 0;  ///< experts of every rank, 0 if they differ
+  /// Experts of every rank, 0 if they differ; owner = expert * even_multiplier >> 32 (0: = expert).
+  std::int32_t even_local_experts = 0;
+  std::uint32_t even_multiplier = 0;
 
   Layout layout = Layout::rank_major;
   std::int32_t expert_alignment = 1;
@@ -83,7 +89,7 @@ struct DeviceShape {
   std::int32_t scale_items = 0;  ///< 4-byte items a row
   RowPart part[kNumRowParts] = {};
   std::uint32_t row_words = 0;     ///< wide words of a slot
-  std::uint32_t escape_words = 0;  ///< wide words of escape masks; 0: no word of these rows can look armed
+  std::uint32_t escape_words = 0;  ///< wide words of escape masks, one for 32 words; 0: no word can look armed
   TableFormat table;
   std::uint32_t weight_words = 0;  ///< wide words of a token's weights: three in each
 
@@ -103,11 +109,6 @@ struct DeviceShape {
   std::uint64_t parity_bytes = 0;    ///< of this exchange; a context takes the largest
 };
 
-/// Escape masks have 32 bits for 32 wide words; three masks in a wide word.
-[[nodiscard]] constexpr std::uint32_t escape_words_for(std::uint32_t row_words) noexcept {
-  return base::ceil_div(base::ceil_div(row_words, 32U), 3U);
-}
-
 /// Words of 32 source tokens in a bit map over all tokens: each source begins a word of its own.
 [[nodiscard]] constexpr std::int32_t map_words(const DeviceShape& shape) noexcept {
   return shape.num_ranks * base::ceil_div(shape.max_tokens, 32);
@@ -115,7 +116,7 @@ struct DeviceShape {
 
 [[nodiscard]] TableFormat table_format(int num_topk, int max_local_experts, int slots_per_token) noexcept;
 
-/// Returns what bit maps and their sums take of a block's shared memory (expert layouts).
+/// Returns what bit maps, their sums and the own ids take of a block's shared memory.
 [[nodiscard]] std::size_t plan_bytes(const DeviceShape& shape) noexcept;
 
 /// `shape` must be free of errors, find_device_config_error's too.

@@ -22,6 +22,81 @@ struct Awaited {
   int token;
 };
 
+/// What the slow side of a wait needs. Passed by value, so that nothing of the fast side must lie in memory.
+struct Alarm {
+  std::byte* windows;
+  std::uint64_t window_stride_bytes;
+  sync::DeviceState* state;
+  sync::DeviceReport* report;
+  std::uint64_t epoch;
+  int rank;
+  int num_ranks;
+
+  [[nodiscard]] __device__ sync::DeviceControl* control(int of_rank) const {
+    return reinterpret_cast<sync::DeviceControl*>(windows + std::uint64_t(of_rank) * window_stride_bytes);
+  }
+};
+
+/// Ends the group: remembers the first cause, tells every peer. Later waits end at once.
+static __device__ __noinline__ void sound(
+    Alarm alarm, ErrorCode code, Awaited awaited, std::uint32_t expected, WideWord seen, std::uint64_t waited_ns) {
+  if (atomicExch(&alarm.state->is_ended, 1U) != 0) return;
+  sync::DeviceReport& report = *alarm.report;
+  report.failure_code = static_cast<std::uint32_t>(code);
+  report.culprit = static_cast<std::uint32_t>(awaited.peer);
+  report.waited_for = static_cast<std::uint32_t>(awaited.what);
+  report.token = static_cast<std::uint32_t>(awaited.token);
+  report.expected[0] = expected;
+  report.seen[0] = seen.x;
+  report.seen[1] = seen.y;
+  report.seen[2] = seen.z;
+  report.seen[3] = seen.w;
+  report.waited_ns = waited_ns;
+  store_release_system(&report.failure_epoch, alarm.epoch);
+  const sync::Abort abort{1,
+                          static_cast<std::uint32_t>(alarm.epoch),
+                          static_cast<std::uint8_t>(awaited.peer),
+                          static_cast<std::uint8_t>(code)};
+  for (int peer = 0; peer < alarm.num_ranks; ++peer) {
+    if (peer != alarm.rank) store_release_system(&alarm.control(peer)->aborted[alarm.rank], encode(abort));
+  }
+}
+
+/// The slow side of a wait that began at `start` (0: now). Returns when it began, or 0 if it must end without what it
+/// waits for.
+static __device__ __noinline__ std::uint64_t look_around(
+    Alarm alarm, std::uint64_t start, Awaited awaited, std::uint32_t expected, WideWord seen) {
+  const std::uint64_t now = nanoseconds();
+  if (start == 0) return now;
+  constexpr std::uint64_t kOwnLookNs = 2'000;
+  constexpr std::uint64_t kPeerLookNs = 50'000;
+  if (now - start < kOwnLookNs) return start;
+  if (load_relaxed(&alarm.state->is_ended) != 0) return 0;
+  if (now - start < kPeerLookNs) return start;
+  for (int peer = 0; peer < alarm.num_ranks; ++peer) {
+    const std::uint64_t word = load_relaxed_system(&alarm.control(alarm.rank)->aborted[peer]);
+    if (word == 0) continue;
+    // The first cause counts, whoever tells of it.
+    const sync::Abort abort = sync::decode_abort(word);
+    sound(alarm,
+          static_cast<ErrorCode>(abort.code),
+          {awaited.what, abort.culprit, awaited.token},
+          expected,
+          seen,
+          now - start);
+    return 0;
+  }
+  const sync::DeviceReport& report = *alarm.report;
+  const std::uint64_t limit =
+      load_relaxed_system(awaited.what == DeviceWait::header ? &report.arrival_limit_ns : &report.progress_limit_ns);
+  if (now - start < limit) {
+    __nanosleep(200);
+    return start;
+  }
+  sound(alarm, ErrorCode::timeout, awaited, expected, seen, now - start);
+  return 0;
+}
+
 /// Threads keep their own copy; everything in it is the same for all of a block.
 class DeviceCall {
  public:
@@ -33,9 +108,6 @@ class DeviceCall {
   __device__ std::uint32_t tag() const { return sync::tag_of(epoch_); }
 
   __device__ std::uint64_t epoch() const { return epoch_; }
-
-  /// A group that is poisoned makes no more calls.
-  __device__ bool is_ended() const { return load_relaxed(&context_.state->is_ended) != 0; }
 
   // --- Places in a rank's window ---
 
@@ -75,6 +147,10 @@ class DeviceCall {
 
   // --- Waiting ---
 
+  /// Looks at a word before the clock is read for the first time, and between two looks at it: reading the clock takes
+  /// longer than a word that is on its way.
+  static constexpr int kSpins = 32;
+
   /// Returns the word once its tag is there, or anything once the call has failed.
   __device__ WideWord wait_tagged(const WideWord* word, const Awaited& awaited) const {
     return wait_tagged(word, load_wide_relaxed(word), awaited);
@@ -82,53 +158,26 @@ class DeviceCall {
 
   /// The same, if `value` was read before.
   __device__ WideWord wait_tagged(const WideWord* word, WideWord value, const Awaited& awaited) const {
-    if (value.w == tag()) return value;
-    for (std::uint64_t start = 0; value.w != tag();) {
-      if (is_over(start, awaited, tag(), value)) break;
-      value = load_wide_relaxed(word);
+    for (std::uint64_t start = 0;;) {
+      for (int spin = 0; spin < kSpins && value.w != tag(); ++spin) value = load_wide_relaxed(word);
+      if (value.w == tag()) return value;
+      start = look_around(alarm(), start, awaited, tag(), value);
+      if (start == 0) return value;
     }
-    return value;
   }
 
   /// Returns a word of a row once it is there.
   __device__ WideWord wait_row(const WideWord* word, WideWord value, const Awaited& awaited) const {
-    for (std::uint64_t start = 0; value.w == sync::kArmed;) {
-      if (is_over(start, awaited, 0, value)) break;
-      value = load_wide_relaxed(word);
+    for (std::uint64_t start = 0;;) {
+      for (int spin = 0; spin < kSpins && value.w == sync::kArmed; ++spin) value = load_wide_relaxed(word);
+      if (value.w != sync::kArmed) return value;
+      start = look_around(alarm(), start, awaited, 0, value);
+      if (start == 0) return value;
     }
-    return value;
   }
 
   /// Makes a place of a row ready for the call after next.
   __device__ static void arm(WideWord* word) { *word = {sync::kArmed, sync::kArmed, sync::kArmed, sync::kArmed}; }
-
-  /// Ends the group: remembers the first cause, tells every peer. Later waits end at once.
-  __device__ __noinline__ void fail(ErrorCode code,
-                                    const Awaited& awaited,
-                                    std::uint32_t expected,
-                                    const WideWord& seen,
-                                    std::uint64_t waited_ns) const {
-    if (atomicExch(&context_.state->is_ended, 1U) != 0) return;
-    sync::DeviceReport& report = *context_.report;
-    report.failure_code = static_cast<std::uint32_t>(code);
-    report.culprit = static_cast<std::uint32_t>(awaited.peer);
-    report.waited_for = static_cast<std::uint32_t>(awaited.what);
-    report.token = static_cast<std::uint32_t>(awaited.token);
-    report.expected[0] = expected;
-    report.seen[0] = seen.x;
-    report.seen[1] = seen.y;
-    report.seen[2] = seen.z;
-    report.seen[3] = seen.w;
-    report.waited_ns = waited_ns;
-    store_release_system(&report.failure_epoch, epoch_);
-    const sync::Abort abort{1,
-                            static_cast<std::uint32_t>(epoch_),
-                            static_cast<std::uint8_t>(awaited.peer),
-                            static_cast<std::uint8_t>(code)};
-    for (int peer = 0; peer < shape_.num_ranks; ++peer) {
-      if (peer != shape_.rank) store_release_system(&control(peer)->aborted[shape_.rank], encode(abort));
-    }
-  }
 
   // --- Shares: what one block sends. A block whose peers' blocks did not find a slot sends theirs too ---
 
@@ -141,12 +190,10 @@ class DeviceCall {
 
   /// One thread: true once all shares are taken; false if some are not after a while that blocks need to start.
   __device__ bool are_all_taken(int num_shares) const {
-    constexpr std::uint64_t kPatienceNs = 20'000;
-    std::uint64_t start = 0;
+    constexpr long long kPatienceCycles = 40'000;
+    const long long start = clock64();
     while (load_relaxed(&context_.state->num_taken) < static_cast<std::uint32_t>(num_shares)) {
-      const std::uint64_t now = nanoseconds();
-      if (start == 0) start = now;
-      if (now - start > kPatienceNs) return false;
+      if (clock64() - start > kPatienceCycles) return false;
     }
     return true;
   }
@@ -177,7 +224,7 @@ class DeviceCall {
     const sync::DeviceHeader seen = sync::decode_header(value);
     if (value.w != tag()) return {};
     if (seen.operation != own.operation || seen.digest != own.digest) {
-      fail(ErrorCode::invalid_argument, awaited, own.digest, value, 0);
+      sound(alarm(), ErrorCode::invalid_argument, awaited, own.digest, value, 0);
     }
     return seen;
   }
@@ -194,49 +241,14 @@ class DeviceCall {
     return std::uint64_t(of) * std::uint64_t(shape_.max_tokens) + std::uint64_t(token);
   }
 
-  __device__ sync::DeviceControl* control(int rank) const {
-    return reinterpret_cast<sync::DeviceControl*>(context_.windows +
-                                                  std::uint64_t(rank) * context_.window_stride_bytes);
-  }
-
-  /// The slow side of a wait; `start` is 0 at its begin. True if it must end without what it waits for.
-  __device__ __noinline__ bool is_over(std::uint64_t& start,
-                                       const Awaited& awaited,
-                                       std::uint32_t expected,
-                                       const WideWord& seen) const {
-    const std::uint64_t now = nanoseconds();
-    if (start == 0) start = now;
-    constexpr std::uint64_t kOwnLookNs = 2'000;
-    constexpr std::uint64_t kPeerLookNs = 50'000;
-    if (now - start < kOwnLookNs) return false;
-    if (is_ended()) return true;
-    if (now - start < kPeerLookNs) return false;
-    if (const int peer = find_abort(); peer >= 0) {
-      const sync::Abort abort = sync::decode_abort(load_relaxed_system(&control(shape_.rank)->aborted[peer]));
-      // The first cause counts, whoever tells of it.
-      fail(static_cast<ErrorCode>(abort.code),
-           {awaited.what, abort.culprit, awaited.token},
-           expected,
-           seen,
-           now - start);
-      return true;
-    }
-    const sync::DeviceReport& report = *context_.report;
-    const std::uint64_t limit =
-        load_relaxed_system(awaited.what == DeviceWait::header ? &report.arrival_limit_ns : &report.progress_limit_ns);
-    if (now - start < limit) {
-      __nanosleep(200);
-      return false;
-    }
-    fail(ErrorCode::timeout, awaited, expected, seen, now - start);
-    return true;
-  }
-
-  __device__ int find_abort() const {
-    for (int peer = 0; peer < shape_.num_ranks; ++peer) {
-      if (load_relaxed_system(&control(shape_.rank)->aborted[peer]) != 0) return peer;
-    }
-    return -1;
+  [[nodiscard]] __device__ Alarm alarm() const {
+    return {context_.windows,
+            context_.window_stride_bytes,
+            context_.state,
+            context_.report,
+            epoch_,
+            shape_.rank,
+            shape_.num_ranks};
   }
 
   const DeviceShape& shape_;
@@ -247,7 +259,10 @@ class DeviceCall {
 
 /// Returns the rank that owns an expert.
 __device__ __forceinline__ int owner_of(const DeviceShape& shape, int expert) {
-  if (shape.even_local_experts > 0) return expert / shape.even_local_experts;
+  if (shape.even_local_experts == 1) return expert;
+  if (shape.even_local_experts > 1) {
+    return static_cast<int>(__umulhi(static_cast<std::uint32_t>(expert), shape.even_multiplier));
+  }
   int low = 0;
   int high = shape.num_ranks - 1;
   while (low < high) {
@@ -262,5 +277,16 @@ __device__ __forceinline__ int owner_of(const DeviceShape& shape, int expert) {
 }
 
 constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+
+/// Calls `work(token, unit)` for `num_units` units of each token of a share below `num_tokens`; warps take turns.
+template <class Work>
+__device__ __forceinline__ void for_each_unit(
+    int share, int num_shares, int num_tokens, int num_units, const Work& work) {
+  const int num_warps = static_cast<int>(blockDim.x / 32);
+  const int num_own = share < num_tokens ? (num_tokens - share - 1) / num_shares + 1 : 0;
+  for (int i = static_cast<int>(threadIdx.x / 32); i < num_own * num_units; i += num_warps) {
+    work(share + i / num_units * num_shares, i % num_units);
+  }
+}
 
 }  // namespace moebus::backend::cuda

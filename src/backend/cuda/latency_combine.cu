@@ -17,37 +17,105 @@ namespace {
 constexpr int kMaxThreads = 512;
 constexpr int kTogether = 4;  // rows whose words are asked for before the first is used
 
-/// What an owner needs of one token of one source: same for all threads, in shared memory.
-struct OwnedRow {
-  std::int32_t positions[model::kMaxDeviceTopk];
-  float weights[model::kMaxDeviceTopk];
+/// Rows are worked on in pieces, one a warp at a time.
+constexpr int kPerLane = 2;
+constexpr std::uint32_t kPieceWords = 32 * kPerLane;
+
+/// What this rank adds to a token, as a warp sees it: lane = choice.
+struct Owned {
+  std::int32_t row = -1;
+  float weight = 0;
+  std::uint32_t kept = 0;  ///< lanes with a row
 };
 
+/// A warp's.
 template <DType kType>
 class Combiner {
  public:
-  __device__ Combiner(const DeviceCombine& combine, const DeviceCall& call, OwnedRow* owned)
-      : combine_(combine), shape_(combine.shape), call_(call), owned_(owned) {
+  __device__ Combiner(const DeviceCombine& combine, const DeviceCall& call)
+      : combine_(combine), shape_(combine.shape), call_(call), lane_(threadIdx.x % 32) {
     row_bytes_ =
         static_cast<std::uint32_t>(shape_.combine_hidden) * static_cast<std::uint32_t>(size_of(shape_.combine_dtype));
     are_rows_aligned_ = is_aligned(combine.rows.data, combine.rows.row_stride_bytes);
     is_output_aligned_ = is_aligned(combine.output.data, combine.output.row_stride_bytes);
   }
 
-  /// All threads: pushes rows of a share of all peers' tokens.
-  __device__ void send_share(int share, int num_shares) {
-    for (int token = share; token < shape_.max_tokens; token += num_shares) {
-      for (int step = 1; step < shape_.num_ranks; ++step) {
-        const int home = (shape_.rank + step) % shape_.num_ranks;
-        const int slot = combine_.handle.slots[at(home, token)];
-        if (slot >= 0) push(home, token, slot);
-      }
+  [[nodiscard]] __device__ int num_pieces() const {
+    return static_cast<int>(base::ceil_div(shape_.combine_words, kPieceWords));
+  }
+
+  /// Pushes a piece of what this rank adds to a peer's token.
+  __device__ void push(int home, int token, int piece) const {
+    const int slot = combine_.handle.slots[at(home, token)];
+    const Owned owned = owned_of(home, token);
+    if (slot < 0) return;
+    if (shape_.can_overflow && piece == 0 && lane_ == 0) {
+      store_wide_relaxed(call_.tail(home, slot, token), {owned.kept, 0, 0, call_.tag()});
+    }
+    if (owned.kept == 0) return;
+    WideWord* const row = call_.combined_row(home, slot, token);
+    WideWord value[kPerLane];
+    add_owned(owned, piece, value);
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPerLane; ++i) {
+      const std::uint32_t word = word_of(piece, i);
+      // All ones are NaN, and sums do not tell one NaN from another.
+      if (value[i].w == sync::kArmed) value[i].w = Elements<kType>::kNotArmed;
+      if (word < shape_.combine_words) store_wide_relaxed(row + word, value[i]);
     }
   }
 
-  /// All threads: adds up own tokens of a share.
-  __device__ void take_share(int share, int num_shares) {
-    for (int token = share; token < combine_.num_tokens; token += num_shares) add_up(token);
+  /// Adds up a piece of an own token.
+  __device__ void add_up(int token, int piece) const {
+    const int num_slots = combine_.handle.home[2 * token];
+    const int own_slot = static_cast<int>(combine_.handle.home[2 * token + 1]) - 1;
+    Owned owned;
+    if (own_slot >= 0) owned = owned_of(shape_.rank, token);
+    const std::uint64_t slots = slots_of(token, piece, num_slots, own_slot, owned.kept);
+    WordSum<kType> sum[kPerLane];
+    WideWord own[kPerLane];
+    if (owned.kept != 0) add_owned(owned, piece, own);
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPerLane; ++i) add_bias(token, word_of(piece, i), sum[i]);
+    for (int first = 0; first < num_slots; first += kTogether) {
+      WideWord value[kTogether][kPerLane];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        if ((slots >> (first + j) & 1) == 0) continue;
+        const WideWord* const slot = call_.combined_row(shape_.rank, first + j, token);
+#pragma unroll
+        for (std::uint32_t i = 0; i < kPerLane; ++i) {
+          if (word_of(piece, i) < shape_.combine_words) value[j][i] = load_wide_relaxed(slot + word_of(piece, i));
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        if (first + j == own_slot && owned.kept != 0) {
+#pragma unroll
+          for (std::uint32_t i = 0; i < kPerLane; ++i) sum[i].add(own[i]);
+        }
+        if ((slots >> (first + j) & 1) == 0) continue;
+        WideWord* const slot = call_.combined_row(shape_.rank, first + j, token);
+#pragma unroll
+        for (std::uint32_t i = 0; i < kPerLane; ++i) {
+          const std::uint32_t word = word_of(piece, i);
+          if (word >= shape_.combine_words) continue;
+          WideWord there = value[j][i];
+          if (there.w == sync::kArmed) {
+            there = call_.wait_row(slot + word, there, {DeviceWait::row, owner_of_slot(token, first + j), token});
+          }
+          DeviceCall::arm(slot + word);
+          sum[i].add(there);
+        }
+      }
+    }
+    if (combine_.output.data == nullptr) return;
+    std::byte* const output = combine_.output.data + token * combine_.output.row_stride_bytes;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPerLane; ++i) {
+      const std::uint32_t word = word_of(piece, i);
+      if (word < shape_.combine_words) store_word(output, row_bytes_, word, is_output_aligned_, sum[i].rounded());
+    }
   }
 
  private:
@@ -55,137 +123,109 @@ class Combiner {
     return std::int64_t{src} * shape_.max_tokens + token;
   }
 
-  /// All threads: the choices of a token that sit here; returns those with a row, as bits.
-  __device__ std::uint32_t load_owned(int src, int token) {
-    half_ ^= 1;
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const std::int64_t first = at(src, token) * shape_.num_topk;
-    const std::int32_t position = lane < shape_.num_topk ? combine_.handle.positions[first + lane] : -1;
-    if (threadIdx.x < 32) {
-      owned_[half_].positions[lane] = position;
-      owned_[half_].weights[lane] =
-          combine_.is_weighted && position >= 0 ? combine_.handle.recv_weights[first + lane] : 0;
+  [[nodiscard]] __device__ std::uint32_t word_of(int piece, std::uint32_t i) const {
+    return static_cast<std::uint32_t>(piece) * kPieceWords + 32 * i + lane_;
+  }
+
+  [[nodiscard]] __device__ Owned owned_of(int src, int token) const {
+    const std::int64_t item = at(src, token) * shape_.num_topk + lane_;
+    Owned owned;
+    if (static_cast<int>(lane_) < shape_.num_topk) {
+      owned.row = combine_.handle.positions[item];
+      if (combine_.is_weighted) owned.weight = combine_.handle.recv_weights[item];
     }
-    const std::uint32_t kept = __ballot_sync(kAllLanes, position >= 0);
-    // The half that is written here was last read a row ago: that row's barrier is behind everybody.
-    __syncthreads();
-    return kept;
+    owned.kept = __ballot_sync(kAllLanes, owned.row >= 0);
+    return owned;
   }
 
-  [[nodiscard]] __device__ WideWord load_row_word(std::int32_t row, std::uint32_t word) const {
-    return load_word(combine_.rows.data + row * combine_.rows.row_stride_bytes, row_bytes_, word, are_rows_aligned_);
-  }
-
-  /// One word of what this rank adds to a token: its experts' rows in order of the choices, rounded once; a rank_major
-  /// row is that sum already.
-  [[nodiscard]] __device__ WideWord owned_word(std::uint32_t kept, std::uint32_t word) const {
-    const OwnedRow& owned = owned_[half_];
+  /// Experts' rows in order of the choices, rounded once; a rank_major row is that sum already. All lanes.
+  __device__ void add_owned(const Owned& owned, int piece, WideWord (&result)[kPerLane]) const {
     if (shape_.layout == Layout::rank_major) {
-      return load_row_word(owned.positions[__ffs(static_cast<int>(kept)) - 1], word);
+      load_piece(__shfl_sync(kAllLanes, owned.row, __ffs(static_cast<int>(owned.kept)) - 1), piece, result);
+      return;
     }
-    WordSum<kType> sum;
-    for (std::uint32_t rest = kept; rest != 0;) {
-      WideWord value[kTogether];
-      int choice[kTogether];
-      int num = 0;
+    WordSum<kType> sum[kPerLane];
+    for (std::uint32_t rest = owned.kept; rest != 0;) {
+      WideWord value[kTogether][kPerLane];
+      float weight[kTogether];
+      const int num = __popc(rest);  // those that are left
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        if (rest == 0) continue;
-        choice[i] = __ffs(static_cast<int>(rest)) - 1;
+      for (int j = 0; j < kTogether; ++j) {
+        weight[j] = 0;
+        if (j >= num) continue;
+        const int choice = __ffs(static_cast<int>(rest)) - 1;
+        load_piece(__shfl_sync(kAllLanes, owned.row, choice), piece, value[j]);
+        weight[j] = __shfl_sync(kAllLanes, owned.weight, choice);
         rest &= rest - 1;
-        value[i] = load_row_word(owned.positions[choice[i]], word);
-        num = i + 1;
       }
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        if (i >= num) continue;
-        if (combine_.is_weighted) {
-          sum.add(value[i], owned.weights[choice[i]]);
-        } else {
-          sum.add(value[i]);
+      for (int j = 0; j < kTogether; ++j) {
+        if (j >= num) continue;
+#pragma unroll
+        for (std::uint32_t i = 0; i < kPerLane; ++i) {
+          if (combine_.is_weighted) {
+            sum[i].add(value[j][i], weight[j]);
+          } else {
+            sum[i].add(value[j][i]);
+          }
         }
       }
     }
-    return sum.rounded();
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPerLane; ++i) result[i] = sum[i].rounded();
   }
 
-  __device__ void push(int home, int token, int slot) {
-    const std::uint32_t kept = load_owned(home, token);
-    if (shape_.can_overflow && threadIdx.x == 0) {
-      store_wide_relaxed(call_.tail(home, slot, token), {kept, 0, 0, call_.tag()});
-    }
-    if (kept == 0) return;
-    WideWord* const row = call_.combined_row(home, slot, token);
-    for (std::uint32_t word = threadIdx.x; word < shape_.combine_words; word += blockDim.x) {
-      WideWord value = owned_word(kept, word);
-      // All ones are NaN, and sums do not tell one NaN from another.
-      if (value.w == sync::kArmed) value.w = Elements<kType>::kNotArmed;
-      store_wide_relaxed(row + word, value);
+  __device__ void load_piece(std::int32_t row, int piece, WideWord (&value)[kPerLane]) const {
+    const std::byte* const data = combine_.rows.data + row * combine_.rows.row_stride_bytes;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPerLane; ++i) {
+      value[i] = WideWord{};
+      if (word_of(piece, i) < shape_.combine_words) {
+        value[i] = load_word(data, row_bytes_, word_of(piece, i), are_rows_aligned_);
+      }
     }
   }
 
   /// Slots of a token that bring something; the own rank's is not among them. Notes what is missing.
-  __device__ std::uint64_t slots_of(int token, int num_slots, int own_slot, std::uint32_t own_kept) {
-    std::uint64_t slots = num_slots >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << num_slots) - 1;
+  [[nodiscard]] __device__ std::uint64_t slots_of(
+      int token, int piece, int num_slots, int own_slot, std::uint32_t own_kept) const {
+    std::uint64_t slots = (std::uint64_t{1} << num_slots) - 1;
     if (own_slot >= 0) slots &= ~(std::uint64_t{1} << own_slot);
     if (!shape_.can_overflow) return slots;
     std::uint32_t there = own_kept;
     for (int slot = 0; slot < num_slots; ++slot) {
       if (slot == own_slot) continue;
-      const WideWord tail =
-          call_.wait_tagged(call_.tail(shape_.rank, slot, token), {DeviceWait::tail, shape_.rank, token});
+      const WideWord tail = call_.wait_tagged(call_.tail(shape_.rank, slot, token),
+                                              {DeviceWait::tail, owner_of_slot(token, slot), token});
       if (tail.x == 0) slots &= ~(std::uint64_t{1} << slot);
       there |= tail.x;
     }
-    if (threadIdx.x < 32) note_missing(token, there);
+    if (piece == 0) note_missing(token, there);
     return slots;
   }
 
-  /// A warp.
-  __device__ void note_missing(int token, std::uint32_t there) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const bool is_chosen =
-        lane < shape_.num_topk && combine_.handle.ids[std::int64_t{token} * shape_.num_topk + lane] >= 0;
-    const std::uint32_t missing = __ballot_sync(kAllLanes, is_chosen && (there >> lane & 1) == 0);
-    if (lane == 0 && combine_.out_missing != nullptr) combine_.out_missing[token] = missing;
+  /// Returns the rank that a slot of an own token belongs to: slots stand in order of the ranks' last chosen experts.
+  [[nodiscard]] __device__ int owner_of_slot(int token, int slot) const {
+    const int num_slots = combine_.handle.home[2 * token];
+    std::uint64_t seen = 0;
+    int num = 0;
+    for (int k = shape_.num_topk - 1; k >= 0; --k) {
+      const int expert = combine_.handle.ids[std::int64_t{token} * shape_.num_topk + k];
+      if (expert < 0) continue;
+      const int owner = owner_of(shape_, expert);
+      if ((seen >> owner & 1) != 0) continue;
+      seen |= std::uint64_t{1} << owner;
+      if (num_slots - 1 - num == slot) return owner;
+      ++num;
+    }
+    return shape_.rank;
   }
 
-  __device__ void add_up(int token) {
-    const int num_slots = combine_.handle.home[2 * token];
-    const int own_slot = static_cast<int>(combine_.handle.home[2 * token + 1]) - 1;
-    const std::uint32_t own_kept = own_slot >= 0 ? load_owned(shape_.rank, token) : 0;
-    const std::uint64_t slots = slots_of(token, num_slots, own_slot, own_kept);
-    for (std::uint32_t word = threadIdx.x; word < shape_.combine_words; word += blockDim.x) {
-      WordSum<kType> sum;
-      add_bias(token, word, sum);
-      WideWord own{};
-      if (own_kept != 0) own = owned_word(own_kept, word);
-      for (int first = 0; first < num_slots; first += kTogether) {
-        WideWord value[kTogether];
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i) {
-          if ((slots >> (first + i) & 1) != 0) {
-            value[i] = load_wide_relaxed(call_.combined_row(shape_.rank, first + i, token) + word);
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i) {
-          if (first + i == own_slot && own_kept != 0) sum.add(own);
-          if ((slots >> (first + i) & 1) == 0) continue;
-          WideWord* const slot = call_.combined_row(shape_.rank, first + i, token) + word;
-          value[i] = call_.wait_row(slot, value[i], {DeviceWait::row, shape_.rank, token});
-          DeviceCall::arm(slot);
-          sum.add(value[i]);
-        }
-      }
-      if (combine_.output.data != nullptr) {
-        store_word(combine_.output.data + token * combine_.output.row_stride_bytes,
-                   row_bytes_,
-                   word,
-                   is_output_aligned_,
-                   sum.rounded());
-      }
-    }
+  __device__ void note_missing(int token, std::uint32_t there) const {
+    const bool is_chosen = static_cast<int>(lane_) < shape_.num_topk &&
+                           combine_.handle.ids[std::int64_t{token} * shape_.num_topk + lane_] >= 0;
+    const std::uint32_t missing = __ballot_sync(kAllLanes, is_chosen && (there >> lane_ & 1) == 0);
+    if (lane_ == 0 && combine_.out_missing != nullptr) combine_.out_missing[token] = missing;
   }
 
   __device__ void add_bias(int token, std::uint32_t word, WordSum<kType>& sum) const {
@@ -193,6 +233,7 @@ class Combiner {
       if (combine_.bias[i] == nullptr) continue;
       const std::int64_t stride = combine_.bias_stride_bytes[i];
       const std::byte* const row = combine_.bias[i] + token * stride;
+      if (word >= shape_.combine_words) continue;
       const WideWord value = load_word(row, row_bytes_, word, is_aligned(combine_.bias[i], stride));
       if (i == 0) {
         sum.start(value);
@@ -205,8 +246,7 @@ class Combiner {
   const DeviceCombine& combine_;
   const DeviceShape& shape_;
   const DeviceCall& call_;
-  OwnedRow* owned_;
-  int half_ = 0;
+  std::uint32_t lane_;
   std::uint32_t row_bytes_ = 0;
   bool are_rows_aligned_ = false;
   bool is_output_aligned_ = false;
@@ -214,7 +254,6 @@ class Combiner {
 
 template <DType kType>
 __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant__ DeviceCombine args) {
-  __shared__ OwnedRow owned[2];
   __shared__ int is_mine;
   const DeviceShape& shape = args.shape;
   const DeviceCall call(shape, args.context);
@@ -230,13 +269,17 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
       if (peer != shape.rank) call.say_header(header, peer);
     }
   }
-  Combiner<kType> combiner(args, call, owned);
+  const Combiner<kType> combiner(args, call);
   const auto send_if_mine = [&](int share) {
     if (threadIdx.x == 0) is_mine = call.take_share(share) ? 1 : 0;
     __syncthreads();
     const bool is_taken = is_mine != 0;
     __syncthreads();
-    if (is_taken) combiner.send_share(share, num_shares);
+    if (!is_taken) return;
+    const int num_pieces = combiner.num_pieces();
+    for_each_unit(share, num_shares, shape.max_tokens, num_pieces * (shape.num_ranks - 1), [&](int token, int unit) {
+      combiner.push((shape.rank + 1 + unit / num_pieces) % shape.num_ranks, token, unit % num_pieces);
+    });
   };
   send_if_mine(own_share);
   __syncthreads();
@@ -249,15 +292,17 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
       send_if_mine(share);
     }
   }
-  combiner.take_share(own_share, num_shares);
-  if (own_share == 0) {
-    // Every rank has signalled, rows or not: only then may a parity be used again.
-    for (int peer = static_cast<int>(threadIdx.x); peer < shape.num_ranks; peer += static_cast<int>(blockDim.x)) {
-      if (peer == shape.rank) continue;
-      const sync::DeviceHeader seen = call.wait_header(peer, header);
-      if (seen.refusal != 0) call.report_refusal(peer, seen.refusal);
-    }
+  // Whether a peer has come at all is asked first: that wait has a limit of its own. Every rank signals in every call,
+  // rows or not: only then may a parity be used again.
+  for (int peer = static_cast<int>(threadIdx.x); peer < shape.num_ranks; peer += static_cast<int>(blockDim.x)) {
+    if (peer == shape.rank) continue;
+    const sync::DeviceHeader seen = call.wait_header(peer, header);
+    if (own_share == 0 && seen.refusal != 0) call.report_refusal(peer, seen.refusal);
   }
+  __syncthreads();
+  for_each_unit(own_share, num_shares, args.num_tokens, combiner.num_pieces(), [&](int token, int piece) {
+    combiner.add_up(token, piece);
+  });
   call.leave();
 }
 
@@ -271,10 +316,8 @@ Kernel kernel_for(const DeviceShape& shape) {
 }  // namespace
 
 void launch_combine(const DeviceCombine& combine, const DeviceLaunch& launch, const DeviceFacts& facts) {
-  launch_kernel(kernel_for(combine.shape),
-                combine,
-                {shares_for(combine.shape, launch, facts), threads_for(combine.shape.combine_words, kMaxThreads), 0},
-                launch.stream);
+  launch_kernel(
+      kernel_for(combine.shape), combine, {shares_for(combine.shape, launch, facts), kMaxThreads, 0}, launch.stream);
 }
 
 void load_combine(const DeviceShape& shape) { load_kernel(kernel_for(shape), 0); }

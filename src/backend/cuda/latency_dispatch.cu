@@ -15,116 +15,150 @@ namespace {
 
 constexpr int kMaxThreads = 512;
 
-/// Result rows that one received row goes to: rows[i] for each bit i of `lanes`.
-struct Copies {
-  std::uint32_t lanes;
-  const std::int32_t* rows;
+/// Rows travel in pieces, one a warp at a time: warps of a block work on several rows, and no barrier is needed.
+constexpr int kPerLane = 4;
+constexpr std::uint32_t kPieceWords = 32 * kPerLane;
+
+/// A lane's words of a piece: word i is word 32 i + lane of the piece.
+struct Piece {
+  WideWord value[kPerLane];
 };
 
-/// Carries rows of one rank's tokens out, and those of all ranks in. A block's; threads keep their own copy.
+/// Carries pieces of rows of one rank's tokens out, and of those of all ranks in. A warp's.
 template <Cast kCast, ScaleFormat kFormat>
 class RowCarrier {
  public:
   __device__ RowCarrier(const DeviceDispatch& dispatch, const DeviceCall& call, const PlanMaps& maps)
-      : dispatch_(dispatch), shape_(dispatch.shape), call_(call), maps_(maps) {
+      : dispatch_(dispatch), shape_(dispatch.shape), call_(call), maps_(maps), lane_(threadIdx.x % 32) {
     is_input_aligned_ = is_aligned(dispatch.tokens.data, dispatch.tokens.row_stride_bytes);
     is_output_aligned_ = is_aligned(dispatch.out_tokens.data, dispatch.out_tokens.row_stride_bytes);
+    first_side_ = kCast == Cast::none ? 0 : shape_.part[1].first_word + shape_.part[1].num_words;
+    num_pieces_ = static_cast<int>(base::ceil_div(shape_.row_words, kPieceWords));
+    num_cast_pieces_ =
+        kCast == Cast::none ? 0 : static_cast<int>(base::ceil_div(shape_.part[0].num_words, kPieceWords));
   }
 
-  /// All threads: sends the tokens of a share, one of `num_shares`.
-  __device__ void send_share(int share, int num_shares) {
-    for (int token = share; token < dispatch_.num_tokens; token += num_shares) send_token(token);
+  /// Pieces of a row that comes in.
+  [[nodiscard]] __device__ int num_pieces() const { return num_pieces_; }
+
+  /// Pieces of an own row: those that are cast, then those of what is sent as it is.
+  [[nodiscard]] __device__ int num_own_pieces() const {
+    if (kCast == Cast::none) return num_pieces_;
+    const bool has_sides = shape_.row_words > first_side_;
+    return num_cast_pieces_ + (has_sides ? num_pieces_ - static_cast<int>(first_side_ / kPieceWords) : 0);
   }
 
-  /// All threads: places this rank's own row of a token.
-  __device__ void take_own(int token, const Copies& copies) {
-    begin_row();
-    for_each_payload_word(token, [&](std::uint32_t word, const WideWord& value) {
-      for_each_copy(copies, [&](std::int64_t row) { place(row, word, value); });
-    });
-    __syncthreads();
-    for (std::uint32_t word = shape_.part[0].num_words + threadIdx.x; word < shape_.row_words; word += blockDim.x) {
-      const WideWord value = side_word(token, word);
-      for_each_copy(copies, [&](std::int64_t row) { place(row, word, value); });
+  __device__ void send(int token, int piece) const {
+    const std::uint64_t peers = destinations(token);
+    if (piece == 0) send_weights(peers, token);
+    if (peers == 0) return;
+    if (kCast != Cast::none && piece < num_cast_pieces_) {
+      WideWord scales{};
+      const Piece own = cast_piece(token, piece, scales);
+      const std::uint32_t first = static_cast<std::uint32_t>(piece) * kPieceWords;
+      for_each_peer(peers, [&](int peer) {
+        WideWord* const row = call_.row(peer, shape_.rank, token);
+#pragma unroll
+        for (std::uint32_t i = 0; i < kPerLane; ++i) {
+          const std::uint32_t word = first + 32 * i + lane_;
+          if (word < shape_.part[0].num_words) store_wide_relaxed(row + word, own.value[i]);
+        }
+        if (has_scale_word(piece)) store_wide_relaxed(row + scale_word(piece), scales);
+      });
+      return;
     }
+    const std::uint32_t first = first_plain_word(piece);
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPerLane; ++i) send_plain(peers, token, first + 32 * i);
   }
 
-  /// All threads: places a row that comes from a peer, and makes its place ready again.
-  __device__ void take_peer(int src, int token, const Copies& copies) {
+  /// Places a piece of an own row: `rows` has a result row in each lane of `copies`.
+  __device__ void take_own(int token, int piece, std::uint32_t copies, std::int32_t rows) const {
+    if (kCast != Cast::none && piece < num_cast_pieces_) {
+      WideWord scales{};
+      const Piece own = cast_piece(token, piece, scales);
+      const std::uint32_t first = static_cast<std::uint32_t>(piece) * kPieceWords;
+      for_each_copy(copies, rows, [&](std::int64_t row) {
+#pragma unroll
+        for (std::uint32_t i = 0; i < kPerLane; ++i) {
+          const std::uint32_t word = first + 32 * i + lane_;
+          if (word < shape_.part[0].num_words) place(row, word, own.value[i]);
+        }
+        if (has_scale_word(piece)) place(row, scale_word(piece), scales);
+      });
+      return;
+    }
+    const std::uint32_t first = first_plain_word(piece);
+    Piece own;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPerLane; ++i) {
+      const std::uint32_t word = first + 32 * i + lane_;
+      if (is_plain(word)) own.value[i] = plain_word(token, word);
+    }
+    for_each_copy(copies, rows, [&](std::int64_t row) {
+#pragma unroll
+      for (std::uint32_t i = 0; i < kPerLane; ++i) {
+        const std::uint32_t word = first + 32 * i + lane_;
+        if (is_plain(word)) place(row, word, own.value[i]);
+      }
+    });
+  }
+
+  /// Asks for a piece of a row that comes from a peer.
+  [[nodiscard]] __device__ Piece ask(int src, int token, int piece) const {
+    const WideWord* const slot = call_.row(shape_.rank, src, token);
+    Piece there;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPerLane; ++i) {
+      const std::uint32_t word = static_cast<std::uint32_t>(piece) * kPieceWords + 32 * i + lane_;
+      if (word < shape_.row_words) there.value[i] = load_wide_relaxed(slot + word);
+    }
+    return there;
+  }
+
+  /// Waits for what was asked for, makes its place ready again, and places it.
+  __device__ void take_peer(
+      int src, int token, int piece, Piece& there, std::uint32_t copies, std::int32_t rows) const {
     WideWord* const slot = call_.row(shape_.rank, src, token);
     const Awaited awaited{DeviceWait::row, src, token};
-    constexpr std::uint32_t kTogether = kCast == Cast::none ? 2 : 1;
-    for (std::uint32_t first = 0; first < shape_.row_words; first += kTogether * blockDim.x) {
-      WideWord value[kTogether];
+    const std::uint32_t first = static_cast<std::uint32_t>(piece) * kPieceWords;
 #pragma unroll
-      for (std::uint32_t i = 0; i < kTogether; ++i) {
-        const std::uint32_t word = first + i * blockDim.x + threadIdx.x;
-        if (word < shape_.row_words) value[i] = load_wide_relaxed(slot + word);
-      }
-#pragma unroll
-      for (std::uint32_t i = 0; i < kTogether; ++i) {
-        const std::uint32_t word = first + i * blockDim.x + threadIdx.x;
-        if (word >= shape_.row_words) continue;
-        value[i] = call_.wait_row(slot + word, value[i], awaited);
-        DeviceCall::arm(slot + word);
-        if (shape_.escape_words > 0) {
-          const std::uint32_t mask = word / 32;
-          const WideWord* const at = call_.escapes(shape_.rank, src, token) + mask / 3;
-          const WideWord escape = call_.wait_tagged(at, awaited);
-          const std::uint32_t bits = mask % 3 == 0 ? escape.x : mask % 3 == 1 ? escape.y : escape.z;
-          if ((bits >> (word % 32) & 1) != 0) value[i].w = sync::kArmed;
-        }
-        for_each_copy(copies, [&](std::int64_t row) { place(row, word, value[i]); });
+    for (std::uint32_t i = 0; i < kPerLane; ++i) {
+      const std::uint32_t word = first + 32 * i + lane_;
+      if (word >= shape_.row_words) continue;
+      there.value[i] = call_.wait_row(slot + word, there.value[i], awaited);
+      DeviceCall::arm(slot + word);
+      if (shape_.escape_words > 0 && word >= first_side_) {
+        const WideWord escape = call_.wait_tagged(call_.escapes(shape_.rank, src, token) + word / 32, awaited);
+        if ((escape.x >> lane_ & 1) != 0) there.value[i].w = sync::kArmed;
       }
     }
+    __syncwarp();
+    for_each_copy(copies, rows, [&](std::int64_t row) {
+#pragma unroll
+      for (std::uint32_t i = 0; i < kPerLane; ++i) {
+        const std::uint32_t word = first + 32 * i + lane_;
+        if (word < shape_.row_words) place(row, word, there.value[i]);
+      }
+    });
   }
 
-  /// All threads: writes zeros into rows [first, last) that are this block's among `num_shares`.
-  __device__ void zero_rows(std::int64_t first, std::int64_t last, int share, int num_shares) {
-    for (std::int64_t row = first + share; row < last; row += num_shares) {
-      for (std::uint32_t word = threadIdx.x; word < shape_.row_words; word += blockDim.x) place(row, word, {});
+  __device__ void zero_row(std::int64_t row) const {
+    for (std::uint32_t word = lane_; word < shape_.row_words; word += 32) {
+      // A scale of zeros, as it travels.
+      const bool is_scale = kFormat == ScaleFormat::ue8m0 && kCast != Cast::none && word >= shape_.part[1].first_word &&
+                            word < first_side_;
+      constexpr std::uint32_t kOnes = 0x01010101U;
+      place(row, word, is_scale ? WideWord{kOnes, kOnes, kOnes, kOnes} : WideWord{});
     }
   }
 
  private:
-  /// Rows use two halves of shared memory in turn: one barrier a row is enough.
-  __device__ void begin_row() { half_ ^= 1; }
-
-  [[nodiscard]] __device__ std::uint32_t* scales() const {
-    return maps_.scales + half_ * PlanMaps::num_scale_words(shape_);
-  }
-
-  [[nodiscard]] __device__ std::uint32_t* masks() const { return maps_.masks + half_ * shape_.escape_words * 3; }
-
-  __device__ void send_token(int token) {
-    const std::uint64_t peers = destinations(token);
-    begin_row();
-    if (shape_.escape_words > 0) {
-      // Nobody reads these before the barrier below, and everybody has left the row that used them last.
-      for (std::uint32_t i = threadIdx.x; i < shape_.escape_words * 3; i += blockDim.x) masks()[i] = 0;
-      __syncthreads();
-    }
-    for_each_payload_word(token, [&](std::uint32_t word, const WideWord& value) { send(peers, token, word, value); });
-    if (kCast != Cast::none || shape_.escape_words > 0) __syncthreads();
-    for (std::uint32_t word = shape_.part[0].num_words + threadIdx.x; word < shape_.row_words; word += blockDim.x) {
-      send(peers, token, word, side_word(token, word));
-    }
-    send_weights(peers, token);
-    if (shape_.escape_words > 0) {
-      __syncthreads();
-      for (std::uint32_t i = threadIdx.x; i < shape_.escape_words; i += blockDim.x) {
-        const WideWord value{masks()[3 * i], masks()[3 * i + 1], masks()[3 * i + 2], call_.tag()};
-        for_each_peer(peers, [&](int peer) { store_wide_relaxed(call_.escapes(peer, shape_.rank, token) + i, value); });
-      }
-    }
-  }
-
-  /// A warp: bits of the peers that own an expert of the token.
+  /// Bits of the peers that own an expert of the token.
   [[nodiscard]] __device__ std::uint64_t destinations(int token) const {
-    const int lane = static_cast<int>(threadIdx.x % 32);
     std::uint64_t bit = 0;
-    if (lane < shape_.num_topk) {
-      const int expert = choice_of(dispatch_, token, lane);
+    if (static_cast<int>(lane_) < shape_.num_topk) {
+      const int expert = maps_.own_expert(token, static_cast<int>(lane_), shape_.num_topk);
       if (expert >= 0) bit = std::uint64_t{1} << owner_of(shape_, expert);
     }
     const std::uint32_t low = __reduce_or_sync(kAllLanes, static_cast<std::uint32_t>(bit));
@@ -143,63 +177,122 @@ class RowCarrier {
     }
   }
 
-  /// Calls `use(word, value)` for each wide word of the payload as it travels; the cast leaves scales in shared memory.
-  template <class Use>
-  __device__ __forceinline__ void for_each_payload_word(int token, const Use& use) const {
+  template <class Function>
+  __device__ __forceinline__ void for_each_copy(std::uint32_t copies,
+                                                std::int32_t rows,
+                                                const Function& function) const {
+    for (std::uint32_t rest = copies; rest != 0; rest &= rest - 1) {
+      function(std::int64_t{__shfl_sync(kAllLanes, rows, __ffs(static_cast<int>(rest)) - 1)});
+    }
+  }
+
+  // --- Pieces that are cast: 128 words of codes, and the scales that belong to them ---
+
+  /// All scales of a piece are words of their own: four f32 words, or one word of sixteen UE8M0 bytes.
+  [[nodiscard]] __device__ std::uint32_t scale_word(int piece) const {
+    const std::uint32_t at =
+        kFormat == ScaleFormat::f32 ? static_cast<std::uint32_t>(piece) * 4 + lane_ : static_cast<std::uint32_t>(piece);
+    return shape_.part[1].first_word + at;
+  }
+
+  /// True in lanes that hold a scale word of the piece.
+  [[nodiscard]] __device__ bool has_scale_word(int piece) const {
+    constexpr std::uint32_t kWords = kFormat == ScaleFormat::f32 ? 4 : 1;
+    return lane_ < kWords && scale_word(piece) < first_side_;
+  }
+
+  [[nodiscard]] __device__ Piece cast_piece(int token, int piece, WideWord& scales) const {
     const std::byte* const row = dispatch_.tokens.data + token * dispatch_.tokens.row_stride_bytes;
-    const model::RowPart& part = shape_.part[0];
-    if constexpr (kCast == Cast::none) {
-      for (std::uint32_t word = threadIdx.x; word < part.num_words; word += blockDim.x) {
-        use(word, load_word(row, part.bytes, word, is_input_aligned_));
+    const auto row_bytes = static_cast<std::uint32_t>(shape_.hidden) * 2;
+    const std::uint32_t first = static_cast<std::uint32_t>(piece) * kPieceWords + lane_;
+    WideWord low[kPerLane];
+    WideWord high[kPerLane];
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPerLane; ++i) {
+      const std::uint32_t word = first + 32 * i;
+      low[i] = high[i] = WideWord{};
+      if (2 * word * kWide < row_bytes) low[i] = load_word(row, row_bytes, 2 * word, is_input_aligned_);
+      if ((2 * word + 1) * kWide < row_bytes) high[i] = load_word(row, row_bytes, 2 * word + 1, is_input_aligned_);
+    }
+    Piece own;
+    std::uint32_t items[kPerLane][4];  // scales of the four blocks in each 32 words
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPerLane; ++i) {
+      const CastWord cast = cast_word<kFormat>(low[i], high[i]);
+      own.value[i] = cut(cast.codes, first + 32 * i);
+      const std::uint32_t scale = kFormat == ScaleFormat::f32 ? __float_as_uint(cast.block.scale) : cast.block.exponent;
+#pragma unroll
+      for (std::uint32_t block = 0; block < 4; ++block) {
+        const std::uint32_t value = __shfl_sync(kAllLanes, scale, static_cast<int>(8 * block));
+        const std::uint32_t index = (static_cast<std::uint32_t>(piece) * kPerLane + i) * 4 + block;
+        items[i][block] = index < static_cast<std::uint32_t>(model::num_scale_blocks(shape_.hidden)) ? value : 0;
       }
+    }
+    scales = scales_of(items);
+    return own;
+  }
+
+  /// f32: lane i gets those of words 32 i. UE8M0: bytes, each plus 1, so that none is 0xFF (an exponent 254 is not
+  /// made).
+  [[nodiscard]] __device__ WideWord scales_of(const std::uint32_t (&items)[kPerLane][4]) const {
+    if constexpr (kFormat == ScaleFormat::f32) {
+      WideWord word{};
+#pragma unroll
+      for (std::uint32_t i = 0; i < kPerLane; ++i) {
+        if (lane_ == i) word = {items[i][0], items[i][1], items[i][2], items[i][3]};
+      }
+      return word;
     } else {
-      const auto row_bytes = static_cast<std::uint32_t>(shape_.hidden) * 2;
-      for (std::uint32_t first = 0; first < part.num_words; first += blockDim.x) {
-        // Whole warps stay together: eight threads share a block's amax.
-        const std::uint32_t word = first + threadIdx.x;
-        WideWord low{};
-        WideWord high{};
-        if (word < part.num_words) {
-          low = load_word(row, row_bytes, 2 * word, is_input_aligned_);
-          if (2 * word * kWide + kWide < row_bytes) high = load_word(row, row_bytes, 2 * word + 1, is_input_aligned_);
-        }
-        const CastWord cast = cast_word<kFormat>(low, high);
-        if (word < part.num_words) use(word, cut(cast.codes, word));
-        if (threadIdx.x % 8 == 0 && word < part.num_words) keep_scale(word / 8, cast.block);
+      std::uint32_t packed[kPerLane];
+#pragma unroll
+      for (std::uint32_t i = 0; i < kPerLane; ++i) {
+        packed[i] = __vadd4(items[i][0] | items[i][1] << 8 | items[i][2] << 16 | items[i][3] << 24, 0x01010101U);
       }
+      return {packed[0], packed[1], packed[2], packed[3]};
     }
   }
 
   /// Bytes past the row's end are 0 (the cast of 0 is 0, but for a block with an inf).
   [[nodiscard]] __device__ WideWord cut(const WideWord& codes, std::uint32_t word) const {
-    const std::uint32_t left = static_cast<std::uint32_t>(shape_.hidden) - word * kCastElements;
+    const std::int64_t left = std::int64_t{shape_.hidden} - std::int64_t{word} * kCastElements;
     if (left >= kCastElements) return codes;
-    WideWord value = codes;
-    auto* const bytes = reinterpret_cast<std::byte*>(&value);
-    for (std::uint32_t i = left; i < kCastElements; ++i) bytes[i] = std::byte{0};
-    return value;
-  }
-
-  __device__ __forceinline__ void keep_scale(std::uint32_t block, const model::Fp8Block& cast) const {
-    if constexpr (kFormat == ScaleFormat::f32) {
-      scales()[block] = __float_as_uint(cast.scale);
-    } else {
-      reinterpret_cast<std::uint8_t*>(scales())[block] = cast.exponent;
+    std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t bytes = left - 4 * i;
+      if (bytes <= 0) {
+        words[i] = 0;
+      } else if (bytes < 4) {
+        words[i] &= (1U << (8 * bytes)) - 1U;
+      }
     }
+    return {words[0], words[1], words[2], words[3]};
   }
 
-  /// A word of the scales or of a side tensor.
-  [[nodiscard]] __device__ WideWord side_word(int token, std::uint32_t word) const {
-    const model::RowPart& part = shape_.part[1];
-    const auto num_items = static_cast<std::uint32_t>(shape_.scale_items);
-    if (word < part.first_word + part.num_words) {
-      const std::uint32_t index = word - part.first_word;
-      if constexpr (kCast == Cast::none) return load_scales(dispatch_.scales, token, num_items, index);
-      return cast_scales(index);
+  // --- What travels as it is ---
+
+  [[nodiscard]] __device__ std::uint32_t first_plain_word(int piece) const {
+    return (static_cast<std::uint32_t>(piece - num_cast_pieces_) + first_side_ / kPieceWords) * kPieceWords;
+  }
+
+  [[nodiscard]] __device__ bool is_plain(std::uint32_t word) const {
+    return word >= first_side_ && word < shape_.row_words;
+  }
+
+  [[nodiscard]] __device__ WideWord plain_word(int token, std::uint32_t word) const {
+    const model::RowPart& payload = shape_.part[0];
+    if (kCast == Cast::none && word < payload.num_words) {
+      return load_word(
+          dispatch_.tokens.data + token * dispatch_.tokens.row_stride_bytes, payload.bytes, word, is_input_aligned_);
+    }
+    const model::RowPart& scale = shape_.part[1];
+    if (kCast == Cast::none && word < scale.first_word + scale.num_words) {
+      return load_scales(
+          dispatch_.scales, token, static_cast<std::uint32_t>(shape_.scale_items), word - scale.first_word);
     }
     for (int side = 0; side < kMaxSideTensors; ++side) {
       const model::RowPart& bytes = shape_.part[2 + side];
-      if (word < bytes.first_word + bytes.num_words) {
+      if (word >= bytes.first_word && word < bytes.first_word + bytes.num_words) {
         const DeviceRows& rows = dispatch_.side[side];
         return load_word(rows.data + token * rows.row_stride_bytes, bytes.bytes, word - bytes.first_word, false);
       }
@@ -207,51 +300,43 @@ class RowCarrier {
     return {};
   }
 
-  [[nodiscard]] __device__ WideWord cast_scales(std::uint32_t word) const {
-    std::uint32_t items[4];
-    for (std::uint32_t i = 0; i < 4; ++i) items[i] = scale_item(4 * word + i);
-    return {items[0], items[1], items[2], items[3]};
-  }
-
-  /// Bytes of a packed item past the last block are 0.
-  [[nodiscard]] __device__ std::uint32_t scale_item(std::uint32_t item) const {
-    const auto num_blocks = static_cast<std::uint32_t>(model::num_scale_blocks(shape_.hidden));
-    if constexpr (kFormat == ScaleFormat::f32) return item < num_blocks ? scales()[item] : 0;
-    if (4 * item >= num_blocks) return 0;
-    const std::uint32_t left = num_blocks - 4 * item;
-    return left >= 4 ? scales()[item] : scales()[item] & ((1U << (8 * left)) - 1U);
-  }
-
-  /// Writes a word to every peer; one that looks armed travels changed, and is named in the row's escape masks.
-  __device__ __forceinline__ void send(std::uint64_t peers, int token, std::uint32_t word, WideWord value) const {
-    if (shape_.escape_words > 0 && value.w == sync::kArmed) {
-      atomicOr(&masks()[word / 32], 1U << (word % 32));
-      value.w = 0;
-    }
-    for_each_peer(peers, [&](int peer) { store_wide_relaxed(call_.row(peer, shape_.rank, token) + word, value); });
+  /// Sends 32 words; one that looks armed travels changed, and is named in their escape mask.
+  __device__ void send_plain(std::uint64_t peers, int token, std::uint32_t first) const {
+    if (first >= shape_.row_words || first + 32 <= first_side_) return;
+    const std::uint32_t word = first + lane_;
+    WideWord value{};
+    if (is_plain(word)) value = plain_word(token, word);
+    const std::uint32_t mask = __ballot_sync(kAllLanes, is_plain(word) && value.w == sync::kArmed);
+    if (value.w == sync::kArmed) value.w = 0;
+    for_each_peer(peers, [&](int peer) {
+      if (is_plain(word)) store_wide_relaxed(call_.row(peer, shape_.rank, token) + word, value);
+      if (lane_ == 0)
+        store_wide_relaxed(call_.escapes(peer, shape_.rank, token) + first / 32, {mask, 0, 0, call_.tag()});
+    });
   }
 
   __device__ void send_weights(std::uint64_t peers, int token) const {
-    if (!dispatch_.has_weights) return;
+    if (!dispatch_.has_weights || lane_ >= shape_.weight_words) return;
     const float* const weights =
         (dispatch_.topk_weights != nullptr ? dispatch_.topk_weights : dispatch_.handle.weights) +
         std::int64_t{token} * shape_.num_topk;
-    const auto num_topk = static_cast<std::uint32_t>(shape_.num_topk);
-    // The last threads: the first ones are busy with scales.
-    const std::uint32_t i = blockDim.x - 1 - threadIdx.x;
-    if (i >= shape_.weight_words) return;
     std::uint32_t bits[3] = {0, 0, 0};
+#pragma unroll
     for (std::uint32_t j = 0; j < 3; ++j) {
-      if (3 * i + j < num_topk) bits[j] = __float_as_uint(weights[3 * i + j]);
+      const std::uint32_t k = 3 * lane_ + j;
+      if (k < static_cast<std::uint32_t>(shape_.num_topk)) bits[j] = __float_as_uint(weights[k]);
     }
     const WideWord value{bits[0], bits[1], bits[2], call_.tag()};
-    for_each_peer(peers, [&](int peer) { store_wide_relaxed(call_.weights(peer, shape_.rank, token) + i, value); });
+    for_each_peer(peers, [&](int peer) { store_wide_relaxed(call_.weights(peer, shape_.rank, token) + lane_, value); });
   }
 
-  template <class Function>
-  __device__ __forceinline__ void for_each_copy(const Copies& copies, const Function& function) const {
-    for (std::uint32_t rest = copies.lanes; rest != 0; rest &= rest - 1) {
-      function(std::int64_t{copies.rows[__ffs(static_cast<int>(rest)) - 1]});
+  /// Scales as they are, from scales as they travel; see scales_of.
+  [[nodiscard]] __device__ static WideWord unpacked(const WideWord& scales) {
+    if constexpr (kCast == Cast::none || kFormat != ScaleFormat::ue8m0) {
+      return scales;
+    } else {
+      constexpr std::uint32_t kOnes = 0x01010101U;
+      return {__vsub4(scales.x, kOnes), __vsub4(scales.y, kOnes), __vsub4(scales.z, kOnes), __vsub4(scales.w, kOnes)};
     }
   }
 
@@ -265,8 +350,11 @@ class RowCarrier {
       }
     } else if (word < scale.first_word + scale.num_words) {
       if (dispatch_.out_scales.data != nullptr) {
-        store_scales(
-            dispatch_.out_scales, row, static_cast<std::uint32_t>(shape_.scale_items), word - scale.first_word, value);
+        store_scales(dispatch_.out_scales,
+                     row,
+                     static_cast<std::uint32_t>(shape_.scale_items),
+                     word - scale.first_word,
+                     unpacked(value));
       }
     } else {
       for (int side = 0; side < kMaxSideTensors; ++side) {
@@ -284,7 +372,10 @@ class RowCarrier {
   const DeviceShape& shape_;
   const DeviceCall& call_;
   PlanMaps maps_;
-  std::uint32_t half_ = 0;
+  std::uint32_t lane_;
+  std::uint32_t first_side_;  ///< first word that is not cast, nor a scale of the cast
+  int num_pieces_;
+  int num_cast_pieces_;
   bool is_input_aligned_ = false;
   bool is_output_aligned_ = false;
 };
@@ -385,60 +476,56 @@ template <class Carrier>
 __device__ void take_share(const DeviceDispatch& dispatch,
                            const DeviceCall& call,
                            const Plan& plan,
-                           Carrier& carrier,
-                           std::int32_t* rows_of_warp,
+                           const Carrier& carrier,
                            int share,
                            int num_shares) {
   const DeviceShape& shape = dispatch.shape;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const bool is_note_warp = threadIdx.x / 32 == blockDim.x / 32 - 1;
   const RowNotes notes(dispatch, call, plan);
-  for (int token = share; token < shape.max_tokens; token += num_shares) {
-    for (int step = 0; step < shape.num_ranks; ++step) {
-      const int src = (shape.rank + step) % shape.num_ranks;
-      if (!plan.has_row(src, token)) {
-        if (is_note_warp) notes.write_absent(src, token);
-        continue;
-      }
-      const int local = lane < shape.num_topk ? plan.choice(src, token, lane) : -1;
-      const std::int32_t row = local >= 0 ? plan.position(src, token, local) : -1;
-      const std::uint32_t same = __match_any_sync(kAllLanes, local);
-      const std::uint32_t here = __ballot_sync(kAllLanes, row >= 0);
-      const bool is_leader =
-          plan.is_rank_major() ? lane == __ffs(static_cast<int>(here)) - 1 : lane == __ffs(static_cast<int>(same)) - 1;
-      const std::uint32_t leaders = __ballot_sync(kAllLanes, row >= 0 && is_leader);
-      __syncwarp();
-      rows_of_warp[lane] = row;
-      __syncwarp();
-      const Copies copies{leaders, rows_of_warp};
-      if (src == shape.rank) {
-        carrier.take_own(token, copies);
-      } else {
-        carrier.take_peer(src, token, copies);
-      }
-      if (is_note_warp) notes.write(src, token, local, row, same);
+  const int num_pieces = max(carrier.num_pieces(), carrier.num_own_pieces());
+  for_each_unit(share, num_shares, shape.max_tokens, num_pieces * shape.num_ranks, [&](int token, int unit) {
+    const int src = (shape.rank + unit / num_pieces) % shape.num_ranks;
+    const int piece = unit % num_pieces;
+    if (!plan.has_row(src, token)) {
+      if (piece == 0) notes.write_absent(src, token);
+      return;
     }
-  }
+    const bool is_own = src == shape.rank;
+    if (piece >= (is_own ? carrier.num_own_pieces() : carrier.num_pieces())) return;
+    // The row is asked for first: both answers are on the way together.
+    Piece there;
+    if (!is_own) there = carrier.ask(src, token, piece);
+    const int local = lane < shape.num_topk ? plan.choice(src, token, lane) : -1;
+    const std::int32_t row = local >= 0 ? plan.position(src, token, local) : -1;
+    const std::uint32_t same = __match_any_sync(kAllLanes, local);
+    const std::uint32_t here = __ballot_sync(kAllLanes, row >= 0);
+    const int leader = __ffs(static_cast<int>(plan.is_rank_major() ? here : same)) - 1;
+    const std::uint32_t copies = __ballot_sync(kAllLanes, row >= 0 && lane == leader);
+    if (is_own) {
+      carrier.take_own(token, piece, copies, row);
+    } else {
+      carrier.take_peer(src, token, piece, there, copies, row);
+    }
+    if (piece == 0) notes.write(src, token, local, row, same);
+  });
 }
 
 /// Block 0: tables for every peer, counts for the caller.
 class Keeper {
  public:
-  __device__ Keeper(const DeviceDispatch& dispatch, const DeviceCall& call)
-      : dispatch_(dispatch), shape_(dispatch.shape), call_(call) {}
+  __device__ Keeper(const DeviceDispatch& dispatch, const DeviceCall& call, const PlanMaps& maps)
+      : dispatch_(dispatch), shape_(dispatch.shape), call_(call), maps_(maps) {}
 
   /// All threads. After it nobody waits for this rank's routing.
   __device__ void publish(const sync::DeviceHeader& header) const {
-    const int num_peers = shape_.num_ranks - 1;
     const int thread = static_cast<int>(threadIdx.x);
     for (int peer = thread; peer < shape_.num_ranks; peer += static_cast<int>(blockDim.x)) {
       if (peer != shape_.rank) call_.say_header(header, peer);
     }
-    for (int item = thread; item < num_peers * dispatch_.num_tokens; item += static_cast<int>(blockDim.x)) {
-      const int peer = (shape_.rank + 1 + item / dispatch_.num_tokens) % shape_.num_ranks;
-      write_entry(peer, item % dispatch_.num_tokens);
-    }
-    for (int token = thread; token < dispatch_.num_tokens; token += static_cast<int>(blockDim.x)) keep_own(token);
+    const int num_warps = static_cast<int>(blockDim.x / 32);
+    for (int token = thread / 32; token < dispatch_.num_tokens; token += num_warps) write_entries(token);
+    // Nobody waits for what follows.
+    for (int token = thread / 32; token < dispatch_.num_tokens; token += num_warps) keep_own(token);
   }
 
   /// All threads, with the plan: what the caller is told.
@@ -464,72 +551,76 @@ class Keeper {
   }
 
  private:
-  __device__ void write_entry(int peer, int token) const {
+  /// A warp's view of an own token: lane = choice.
+  struct Choices {
+    int expert;
+    int owner;            ///< -1 = none
+    std::uint32_t group;  ///< lanes with the same owner
+    std::uint32_t last;   ///< lanes whose choice is the last of its owner
+  };
+
+  [[nodiscard]] __device__ Choices choices_of(int token) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    Choices choices;
+    choices.expert = lane < shape_.num_topk ? maps_.own_expert(token, lane, shape_.num_topk) : -1;
+    choices.owner = choices.expert >= 0 ? owner_of(shape_, choices.expert) : -1;
+    choices.group = __match_any_sync(kAllLanes, choices.owner);
+    choices.last = __ballot_sync(kAllLanes, choices.owner >= 0 && lane == 31 - __clz(static_cast<int>(choices.group)));
+    return choices;
+  }
+
+  /// Place of a rank among the token's ranks, which stand in order of their last chosen expert; -1 if it is none.
+  [[nodiscard]] __device__ static int slot_of(const Choices& choices, int rank) {
+    const std::uint32_t lanes = __ballot_sync(kAllLanes, choices.owner == rank);
+    if (lanes == 0) return -1;
+    const int last = 31 - __clz(static_cast<int>(lanes));
+    return __popc(choices.last & ((1U << last) - 1U));
+  }
+
+  __device__ void write_entries(int token) const {
+    const Choices choices = choices_of(token);
+    for (int step = 1; step < shape_.num_ranks; ++step) {
+      const int peer = (shape_.rank + step) % shape_.num_ranks;
+      write_entry(peer, token, choices);
+    }
+  }
+
+  __device__ void write_entry(int peer, int token, const Choices& choices) const {
     const model::TableFormat& format = shape_.table;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int slot = slot_of(choices, peer);
+    const int local = choices.owner == peer ? choices.expert - shape_.first_expert[peer] + 1 : 0;
+    const model::FieldPlace place = model::field_place(format, static_cast<std::uint32_t>(1 + lane));
+    const std::uint32_t bits = static_cast<std::uint32_t>(local) << place.shift;
     WideWord* const entry = call_.table(peer, shape_.rank, token);
-    std::uint32_t words[model::kTableWords] = {};
-    std::uint32_t wide = 0;
-    std::uint32_t word = 0;
-    std::uint32_t field = 0;
-    const auto put = [&](std::uint32_t value) {
-      if (field == format.fields_per_word) {
-        field = 0;
-        if (++word == model::kTableWords) {
-          store_wide_relaxed(entry + wide, {words[0], words[1], words[2], call_.tag()});
-          words[0] = words[1] = words[2] = 0;
-          ++wide;
-          word = 0;
-        }
+    for (std::uint32_t wide = 0; wide < format.num_wide; ++wide) {
+      std::uint32_t words[model::kTableWords];
+#pragma unroll
+      for (std::uint32_t word = 0; word < model::kTableWords; ++word) {
+        const bool is_mine = local > 0 && place.wide == wide && place.word == word;
+        words[word] = __reduce_or_sync(kAllLanes, is_mine ? bits : 0U);
       }
-      words[word] |= value << (field * format.bits);
-      ++field;
-    };
-    put(static_cast<std::uint32_t>(slot_of(peer, token)));
-    for (int k = 0; k < shape_.num_topk; ++k) {
-      put(static_cast<std::uint32_t>(local_expert(shape_, peer, choice_of(dispatch_, token, k)) + 1));
+      // Field 0.
+      if (wide == 0 && slot > 0) words[0] |= static_cast<std::uint32_t>(slot);
+      if (lane == 0) store_wide_relaxed(entry + wide, {words[0], words[1], words[2], call_.tag()});
     }
-    store_wide_relaxed(entry + wide, {words[0], words[1], words[2], call_.tag()});
-  }
-
-  /// Place of a rank among the token's ranks, which stand in order of their last chosen expert. 0 if it is none.
-  [[nodiscard]] __device__ int slot_of(int rank, int token) const {
-    int num = 0;
-    return place_of(rank, token, num);
-  }
-
-  __device__ int place_of(int rank, int token, int& num_ranks) const {
-    std::uint64_t seen = 0;
-    int from_end = -1;
-    num_ranks = 0;
-    for (int k = shape_.num_topk - 1; k >= 0; --k) {
-      const int expert = choice_of(dispatch_, token, k);
-      if (expert < 0) continue;
-      const int owner = owner_of(shape_, expert);
-      if ((seen >> owner & 1) != 0) continue;
-      seen |= std::uint64_t{1} << owner;
-      if (owner == rank) from_end = num_ranks;
-      ++num_ranks;
-    }
-    return from_end < 0 ? 0 : num_ranks - 1 - from_end;
   }
 
   /// The own half of the handle, and ids that are none.
   __device__ void keep_own(int token) const {
     const DeviceHandle& handle = dispatch_.handle;
-    const std::int64_t first = std::int64_t{token} * shape_.num_topk;
-    bool is_here = false;
-    for (int k = 0; k < shape_.num_topk; ++k) {
-      const int expert = choice_of(dispatch_, token, k);
-      is_here = is_here || (expert >= 0 && owner_of(shape_, expert) == shape_.rank);
-      if (dispatch_.topk_idx == nullptr) continue;
-      handle.ids[first + k] = expert;
-      if (dispatch_.topk_weights != nullptr) handle.weights[first + k] = dispatch_.topk_weights[first + k];
-      if (expert < 0) report_bad_id(token, k);
+    const Choices choices = choices_of(token);
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int own = slot_of(choices, shape_.rank);
+    if (lane == 0) {
+      handle.home[2 * token] = static_cast<std::uint8_t>(__popc(choices.last));
+      handle.home[2 * token + 1] = static_cast<std::uint8_t>(own + 1);
     }
-    int num = 0;
-    const int own = place_of(shape_.rank, token, num);
-    handle.home[2 * token] = static_cast<std::uint8_t>(num);
-    handle.home[2 * token + 1] = static_cast<std::uint8_t>(is_here ? own + 1 : 0);
+    if (lane >= shape_.num_topk || dispatch_.topk_idx == nullptr) return;
+    const std::int64_t at = std::int64_t{token} * shape_.num_topk + lane;
+    handle.ids[at] = choices.expert;
+    if (dispatch_.topk_weights != nullptr) handle.weights[at] = dispatch_.topk_weights[at];
+    if (choices.expert < 0) report_bad_id(token, lane);
   }
 
   __device__ void report_bad_id(int token, int k) const {
@@ -604,21 +695,27 @@ class Keeper {
   const DeviceDispatch& dispatch_;
   const DeviceShape& shape_;
   const DeviceCall& call_;
+  PlanMaps maps_;
 };
 
+/// All threads: writes zeros into rows that no token fills and that are this block's.
 template <class Carrier>
-__device__ void zero_padding(const DeviceShape& shape, const Plan& plan, Carrier& carrier, int share, int num_shares) {
-  if (plan.is_rank_major()) {
-    carrier.zero_rows(plan.num_rows(), shape.capacity_rows, share, num_shares);
-    return;
-  }
+__device__ void zero_padding(
+    const DeviceShape& shape, const Plan& plan, const Carrier& carrier, int share, int num_shares) {
+  const int num_warps = static_cast<int>(blockDim.x / 32);
+  const auto zero = [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t row = first + share + std::int64_t{threadIdx.x / 32} * num_shares; row < last;
+         row += std::int64_t{num_warps} * num_shares) {
+      carrier.zero_row(row);
+    }
+  };
+  if (plan.is_rank_major()) return zero(plan.num_rows(), shape.capacity_rows);
   const bool is_padded = shape.layout == Layout::expert_padded;
   for (int group = 0; group < plan.num_local(); ++group) {
-    const std::int64_t first = plan.offset(group) + plan.kept(group);
     const std::int64_t end = plan.offset(group + 1);
-    carrier.zero_rows(first, is_padded || end < shape.capacity_rows ? end : shape.capacity_rows, share, num_shares);
+    zero(plan.offset(group) + plan.kept(group), is_padded || end < shape.capacity_rows ? end : shape.capacity_rows);
   }
-  if (!is_padded) carrier.zero_rows(plan.num_rows(), shape.capacity_rows, share, num_shares);
+  if (!is_padded) zero(plan.num_rows(), shape.capacity_rows);
 }
 
 /// Blocks 1.. have a share each. `num_shares` = gridDim.x - 1.
@@ -626,7 +723,6 @@ template <Cast kCast, ScaleFormat kFormat>
 __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant__ DeviceDispatch args) {
   extern __shared__ __align__(16) std::byte memory[];
   __shared__ sync::DeviceHeader headers[kMaxRanks];
-  __shared__ std::int32_t rows_of[kMaxThreads];
   __shared__ int is_mine;
   const DeviceShape& shape = args.shape;
   const DeviceCall call(shape, args.context);
@@ -639,20 +735,26 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
                                   args.has_weights,
                                   shape.digest,
                                   args.refusal};
-  RowCarrier<kCast, kFormat> carrier(args, call, maps);
-  const Keeper keeper(args, call);
+  const RowCarrier<kCast, kFormat> carrier(args, call, maps);
+  const Keeper keeper(args, call, maps);
   const auto send_if_mine = [&](int share) {
     if (threadIdx.x == 0) is_mine = call.take_share(share) ? 1 : 0;
     __syncthreads();
     const bool is_taken = is_mine != 0;
     __syncthreads();
-    if (is_taken) carrier.send_share(share, num_shares);
+    if (!is_taken) return;
+    for_each_unit(share, num_shares, args.num_tokens, carrier.num_own_pieces(), [&](int token, int piece) {
+      carrier.send(token, piece);
+    });
   };
+  maps.stage_own(args);
   if (is_keeper) {
+    __syncthreads();
     keeper.publish(header);
   } else {
     send_if_mine(own_share);
   }
+  __syncthreads();
   // Nobody waits for peers before everything has left: a rank makes progress in a single block slot.
   if (threadIdx.x == 0) is_mine = call.are_all_taken(num_shares) ? 1 : 0;
   __syncthreads();
@@ -670,7 +772,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
       if (headers[src].refusal != 0) call.report_refusal(src, headers[src].refusal);
     }
   } else {
-    take_share(args, call, plan, carrier, rows_of + threadIdx.x / 32 * 32, own_share, num_shares);
+    take_share(args, call, plan, carrier, own_share, num_shares);
     if (shape.has_zero_padding) zero_padding(shape, plan, carrier, own_share, num_shares);
   }
   call.leave();
@@ -684,17 +786,12 @@ Kernel kernel_for(const DeviceShape& shape) {
                                                 : dispatch<Cast::fp8, ScaleFormat::ue8m0>;
 }
 
-int num_threads_for(const DeviceShape& shape) { return threads_for(shape.part[0].num_words, kMaxThreads); }
-
 }  // namespace
 
 void launch_dispatch(const DeviceDispatch& dispatch, const DeviceLaunch& launch, const DeviceFacts& facts) {
   const int num_shares = shares_for(dispatch.shape, launch, facts);
   const std::size_t shared_bytes = PlanMaps::carve(nullptr, dispatch.shape).size_bytes;
-  launch_kernel(kernel_for(dispatch.shape),
-                dispatch,
-                {num_shares + 1, num_threads_for(dispatch.shape), shared_bytes},
-                launch.stream);
+  launch_kernel(kernel_for(dispatch.shape), dispatch, {num_shares + 1, kMaxThreads, shared_bytes}, launch.stream);
 }
 
 void load_dispatch(const DeviceShape& shape) {

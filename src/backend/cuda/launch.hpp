@@ -18,16 +18,6 @@ struct LaunchShape {
   std::size_t shared_bytes = 0;
 };
 
-/// Returns threads for rows of `num_words` wide words: whole warps, one word each if that many fit.
-[[nodiscard]] inline int threads_for(std::uint32_t num_words, int max_threads) {
-  constexpr int kMinThreads = 128;
-  const int words = static_cast<int>(std::min<std::uint32_t>(num_words, 1U << 20));
-  // As few passes as needed, of equal size.
-  const int passes = std::max(1, (words + max_threads - 1) / max_threads);
-  const int threads = (words + passes - 1) / passes;
-  return std::clamp((threads + 31) / 32 * 32, kMinThreads, max_threads);
-}
-
 /// Returns how many blocks carry rows: a token each, if the device has as many multiprocessors to give.
 [[nodiscard]] inline int shares_for(const model::DeviceShape& shape,
                                     const DeviceLaunch& launch,

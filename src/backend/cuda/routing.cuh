@@ -9,10 +9,9 @@
 
 namespace moebus::backend::cuda {
 
-/// Returns the expert that a token of this rank chose, -1 for none; what is no expert counts as none.
-__device__ __forceinline__ int choice_of(const DeviceDispatch& dispatch, int token, int k) {
+/// Returns choice `at` of all that this rank's tokens made, -1 for none; what is no expert counts as none.
+__device__ __forceinline__ int choice_of(const DeviceDispatch& dispatch, int at) {
   const DeviceShape& shape = dispatch.shape;
-  const std::int64_t at = std::int64_t{token} * shape.num_topk + k;
   if (dispatch.topk_idx == nullptr) return dispatch.handle.ids[at];
   const std::int64_t id = dispatch.has_wide_ids ? __ldg(reinterpret_cast<const long long*>(dispatch.topk_idx) + at)
                                                 : __ldg(reinterpret_cast<const int*>(dispatch.topk_idx) + at);
@@ -66,8 +65,7 @@ struct PlanMaps {
   std::int32_t* rank_counts = nullptr;  // [ranks]
   std::uint32_t* bits = nullptr;        // [groups, words] tokens that chose the group's expert (rank_major: any)
   std::uint16_t* before = nullptr;      // [groups, words] rows of the group before each word
-  std::uint32_t* scales = nullptr;      // [2, scale items] of rows that are cast
-  std::uint32_t* masks = nullptr;       // [2, masks] escape masks of rows that are sent
+  std::uint16_t* experts = nullptr;     // [tokens, K] what this rank's tokens chose
   std::size_t size_bytes = 0;
 
   __host__ __device__ static PlanMaps carve(std::byte* memory, const DeviceShape& shape) {
@@ -83,14 +81,23 @@ struct PlanMaps {
     take(maps.rank_counts, static_cast<std::size_t>(shape.num_ranks));
     take(maps.bits, groups * words);
     take(maps.before, groups * words);
-    take(maps.scales, shape.cast == Cast::none ? 0 : 2 * num_scale_words(shape));
-    take(maps.masks, 2 * std::size_t{shape.escape_words} * 3);
+    take(maps.experts, static_cast<std::size_t>(shape.max_tokens) * static_cast<std::size_t>(shape.num_topk));
     return maps;
   }
 
-  /// Words of the scales part, filled up to wide words.
-  __host__ __device__ static std::size_t num_scale_words(const DeviceShape& shape) {
-    return std::size_t{shape.part[1].num_words} * 4;
+  /// All threads: reads the own ids, all at once; a barrier must follow.
+  __device__ void stage_own(const DeviceDispatch& dispatch) const {
+    const int num = dispatch.num_tokens * dispatch.shape.num_topk;
+    for (int i = static_cast<int>(threadIdx.x); i < num; i += static_cast<int>(blockDim.x)) {
+      const int expert = choice_of(dispatch, i);
+      experts[i] = expert >= 0 ? static_cast<std::uint16_t>(expert) : model::kNoExpert;
+    }
+  }
+
+  /// Returns the expert that an own token chose, -1 for none.
+  [[nodiscard]] __device__ int own_expert(int token, int k, int num_topk) const {
+    const std::uint16_t expert = experts[token * num_topk + k];
+    return expert == model::kNoExpert ? -1 : expert;
   }
 };
 
@@ -101,7 +108,7 @@ class Plan {
                   const DeviceCall& call,
                   const PlanMaps& maps,
                   sync::DeviceHeader* headers)
-      : dispatch_(dispatch), shape_(dispatch.shape), call_(call), maps_(maps), headers_(headers) {
+      : shape_(dispatch.shape), call_(call), maps_(maps), headers_(headers) {
     words_per_source_ = base::ceil_div(shape_.max_tokens, 32);
     words_ = shape_.num_ranks * words_per_source_;
     num_local_ = shape_.first_expert[shape_.rank + 1] - shape_.first_expert[shape_.rank];
@@ -174,7 +181,7 @@ class Plan {
   __device__ void visit_choices(int src, int token, const Visit& visit) const {
     if (src == shape_.rank) {
       for (int k = 0; k < shape_.num_topk; ++k) {
-        const int local = local_expert(shape_, src, choice_of(dispatch_, token, k));
+        const int local = local_expert(shape_, src, maps_.own_expert(token, k, shape_.num_topk));
         if (local >= 0) visit(k, local);
       }
       return;
@@ -185,7 +192,7 @@ class Plan {
 
   /// Returns choice k of a token that has come, as a local expert, or -1.
   [[nodiscard]] __device__ int choice(int src, int token, int k) const {
-    if (src == shape_.rank) return local_expert(shape_, src, choice_of(dispatch_, token, k));
+    if (src == shape_.rank) return local_expert(shape_, src, maps_.own_expert(token, k, shape_.num_topk));
     const int local = static_cast<int>(read_field(shape_, call_.table(shape_.rank, src, token), 1 + k)) - 1;
     return local < num_local_ ? local : -1;
   }
@@ -196,7 +203,6 @@ class Plan {
   __device__ void wait_for_headers(const sync::DeviceHeader& own);
   __device__ void add_up();
 
-  const DeviceDispatch& dispatch_;
   const DeviceShape& shape_;
   const DeviceCall& call_;
   PlanMaps maps_;
