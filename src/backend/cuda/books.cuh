@@ -76,6 +76,7 @@ class RowNotes {
       int src, int token, int local, std::int32_t row, float weight, std::uint32_t same) const {
     float sum = 0;
     bool is_first = true;
+#pragma unroll 1
     for (int k = 0; k < shape_.num_topk; ++k) {
       const float term = __shfl_sync(kAllLanes, weight, k);
       if (local < 0 || (same >> k & 1) == 0) continue;
@@ -109,12 +110,15 @@ class Keeper {
   /// All threads. After it nobody waits for this rank's routing.
   __device__ void publish(const sync::DeviceHeader& header) const {
     const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll 1
     for (int peer = thread; peer < shape_.num_ranks; peer += static_cast<int>(blockDim.x)) {
       if (peer != shape_.rank) call_.say_header(header, peer);
     }
     const int num_warps = static_cast<int>(blockDim.x / 32);
+#pragma unroll 1
     for (int token = thread / 32; token < dispatch_.num_tokens; token += num_warps) write_entries(token);
     // Nobody waits for what follows.
+#pragma unroll 1
     for (int token = thread / 32; token < dispatch_.num_tokens; token += num_warps) keep_own(token);
   }
 
@@ -122,15 +126,18 @@ class Keeper {
   __device__ void write_counts(const Plan& plan) const {
     const int thread = static_cast<int>(threadIdx.x);
     const int num_threads = static_cast<int>(blockDim.x);
+#pragma unroll 1
     for (int src = thread; src < shape_.num_ranks; src += num_threads) {
       if (dispatch_.out_rank_counts != nullptr) dispatch_.out_rank_counts[src] = plan.rank_count(src);
     }
+#pragma unroll 1
     for (int local = thread; local < plan.num_local(); local += num_threads) {
       if (dispatch_.out_wanted != nullptr) dispatch_.out_wanted[local] = plan.wanted(local);
       const int kept = plan.is_rank_major() ? plan.wanted(local) : plan.kept(local);
       if (dispatch_.out_counts != nullptr) dispatch_.out_counts[local] = kept;
     }
     if (dispatch_.out_offsets != nullptr && !plan.is_rank_major()) {
+#pragma unroll 1
       for (int group = thread; group <= plan.num_local(); group += num_threads) {
         dispatch_.out_offsets[group] = plan.offset(group);
       }
@@ -169,6 +176,7 @@ class Keeper {
 
   __device__ void write_entries(int token) const {
     const Choices choices = choices_of(token);
+#pragma unroll 1
     for (int step = 1; step < shape_.num_ranks; ++step) {
       const int peer = (shape_.rank + step) % shape_.num_ranks;
       write_entry(peer, token, choices);
@@ -183,6 +191,7 @@ class Keeper {
     const model::FieldPlace place = model::field_place(format, static_cast<std::uint32_t>(1 + lane));
     const std::uint32_t bits = static_cast<std::uint32_t>(local) << place.shift;
     WideWord* const entry = call_.table(peer, shape_.rank, token);
+#pragma unroll 1
     for (std::uint32_t wide = 0; wide < format.num_wide; ++wide) {
       std::uint32_t words[model::kTableWords];
 #pragma unroll
@@ -228,9 +237,11 @@ class Keeper {
   }
 
   __device__ void note_padding(const Plan& plan) const {
+#pragma unroll 1
     for (int group = static_cast<int>(threadIdx.x); group < plan.num_local(); group += static_cast<int>(blockDim.x)) {
       const std::int64_t end =
           plan.offset(group + 1) < shape_.capacity_rows ? plan.offset(group + 1) : shape_.capacity_rows;
+#pragma unroll 1
       for (std::int64_t row = plan.offset(group) + plan.wanted(group); row < end; ++row) {
         if (dispatch_.out_src_rank != nullptr) dispatch_.out_src_rank[row] = -1;
         if (dispatch_.out_src_token != nullptr) dispatch_.out_src_token[row] = -1;
@@ -244,6 +255,7 @@ class Keeper {
     __syncthreads();
     if (dispatch_.out_counts == nullptr) return;
     const int num_items = shape_.num_ranks * shape_.max_tokens;
+#pragma unroll 1
     for (int item = static_cast<int>(threadIdx.x); item < num_items; item += static_cast<int>(blockDim.x)) {
       const int src = item / shape_.max_tokens;
       const int token = item % shape_.max_tokens;
@@ -252,6 +264,7 @@ class Keeper {
       int num_named = 0;
       plan.visit_choices(src, token, [&](int, int local) {
         bool is_new = true;
+#pragma unroll 1
         for (int i = 0; i < num_named; ++i) is_new = is_new && named[i] != local;
         named[num_named++] = static_cast<std::uint16_t>(local);
         if (is_new) atomicSub(&dispatch_.out_counts[local], 1);
@@ -265,6 +278,7 @@ class Keeper {
     if (!plan.is_rank_major()) {
       std::int64_t num_kept = 0;
       num_overflowed = 0;
+#pragma unroll 1
       for (int local = 0; local < plan.num_local(); ++local) {
         num_kept += plan.kept(local);
         num_overflowed += plan.wanted(local) - plan.kept(local);

@@ -22,7 +22,8 @@ struct Awaited {
   int token;
 };
 
-/// What the slow side of a wait needs. Passed by value, so that nothing of the fast side must lie in memory.
+/// What the slow side of a wait needs; in shared memory, made once a block. Code that waits is one comparison and one
+/// call wherever it stands: a kernel's time at few tokens is the time to fetch its instructions.
 struct Alarm {
   std::byte* windows;
   std::uint64_t window_stride_bytes;
@@ -38,8 +39,12 @@ struct Alarm {
 };
 
 /// Ends the group: remembers the first cause, tells every peer. Later waits end at once.
-static __device__ __noinline__ void sound(
-    Alarm alarm, ErrorCode code, Awaited awaited, std::uint32_t expected, WideWord seen, std::uint64_t waited_ns) {
+static __device__ __noinline__ void sound(const Alarm& alarm,
+                                          ErrorCode code,
+                                          Awaited awaited,
+                                          std::uint32_t expected,
+                                          WideWord seen,
+                                          std::uint64_t waited_ns) {
   if (atomicExch(&alarm.state->is_ended, 1U) != 0) return;
   sync::DeviceReport& report = *alarm.report;
   report.failure_code = static_cast<std::uint32_t>(code);
@@ -57,6 +62,7 @@ static __device__ __noinline__ void sound(
                           static_cast<std::uint32_t>(alarm.epoch),
                           static_cast<std::uint8_t>(awaited.peer),
                           static_cast<std::uint8_t>(code)};
+#pragma unroll 1
   for (int peer = 0; peer < alarm.num_ranks; ++peer) {
     if (peer != alarm.rank) store_release_system(&alarm.control(peer)->aborted[alarm.rank], encode(abort));
   }
@@ -64,8 +70,8 @@ static __device__ __noinline__ void sound(
 
 /// The slow side of a wait that began at `start` (0: now). Returns when it began, or 0 if it must end without what it
 /// waits for.
-static __device__ __noinline__ std::uint64_t look_around(
-    Alarm alarm, std::uint64_t start, Awaited awaited, std::uint32_t expected, WideWord seen) {
+static __device__ std::uint64_t look_around(
+    const Alarm& alarm, std::uint64_t start, Awaited awaited, std::uint32_t expected, WideWord seen) {
   const std::uint64_t now = nanoseconds();
   if (start == 0) return now;
   constexpr std::uint64_t kOwnLookNs = 2'000;
@@ -73,6 +79,7 @@ static __device__ __noinline__ std::uint64_t look_around(
   if (now - start < kOwnLookNs) return start;
   if (load_relaxed(&alarm.state->is_ended) != 0) return 0;
   if (now - start < kPeerLookNs) return start;
+#pragma unroll 1
   for (int peer = 0; peer < alarm.num_ranks; ++peer) {
     const std::uint64_t word = load_relaxed_system(&alarm.control(alarm.rank)->aborted[peer]);
     if (word == 0) continue;
@@ -97,12 +104,42 @@ static __device__ __noinline__ std::uint64_t look_around(
   return 0;
 }
 
+/// Looks at a word before the clock is read for the first time, and between two looks at it: reading the clock takes
+/// longer than a word that is on its way.
+constexpr int kSpins = 32;
+
+/// Waits until the last word is `tag` (kTagged), or is no longer kArmed. Returns what is there, or was when the call
+/// failed.
+template <bool kTagged>
+static __device__ __noinline__ WideWord
+wait_for(const Alarm& alarm, const WideWord* word, std::uint32_t tag, Awaited awaited) {
+  const auto is_there = [&](const WideWord& value) { return kTagged ? value.w == tag : value.w != sync::kArmed; };
+  WideWord value = load_wide_relaxed(word);
+  for (std::uint64_t start = 0;;) {
+#pragma unroll 1
+    for (int spin = 0; spin < kSpins && !is_there(value); ++spin) value = load_wide_relaxed(word);
+    if (is_there(value)) return value;
+    start = look_around(alarm, start, awaited, tag, value);
+    if (start == 0) return value;
+  }
+}
+
 /// Threads keep their own copy; everything in it is the same for all of a block.
 class DeviceCall {
  public:
-  __device__ DeviceCall(const DeviceShape& shape, const DeviceContext& context)
-      : shape_(shape), context_(context), epoch_(load_relaxed(&context.state->epoch)) {
+  /// `alarm` is the block's; a barrier must come before the first wait.
+  __device__ DeviceCall(const DeviceShape& shape, const DeviceContext& context, Alarm& alarm)
+      : shape_(shape), context_(context), alarm_(alarm), epoch_(load_relaxed(&context.state->epoch)) {
     parity_ = sizeof(sync::DeviceControl) + (epoch_ % 2) * context.parity_stride_bytes;
+    if (threadIdx.x == 0) {
+      alarm = {context.windows,
+               context.window_stride_bytes,
+               context.state,
+               context.report,
+               epoch_,
+               shape.rank,
+               shape.num_ranks};
+    }
   }
 
   __device__ std::uint32_t tag() const { return sync::tag_of(epoch_); }
@@ -147,34 +184,22 @@ class DeviceCall {
 
   // --- Waiting ---
 
-  /// Looks at a word before the clock is read for the first time, and between two looks at it: reading the clock takes
-  /// longer than a word that is on its way.
-  static constexpr int kSpins = 32;
-
   /// Returns the word once its tag is there, or anything once the call has failed.
   __device__ WideWord wait_tagged(const WideWord* word, const Awaited& awaited) const {
     return wait_tagged(word, load_wide_relaxed(word), awaited);
   }
 
   /// The same, if `value` was read before.
-  __device__ WideWord wait_tagged(const WideWord* word, WideWord value, const Awaited& awaited) const {
-    for (std::uint64_t start = 0;;) {
-      for (int spin = 0; spin < kSpins && value.w != tag(); ++spin) value = load_wide_relaxed(word);
-      if (value.w == tag()) return value;
-      start = look_around(alarm(), start, awaited, tag(), value);
-      if (start == 0) return value;
-    }
+  __device__ WideWord wait_tagged(const WideWord* word, const WideWord& value, const Awaited& awaited) const {
+    return value.w == tag() ? value : wait_for<true>(alarm_, word, tag(), awaited);
   }
 
   /// Returns a word of a row once it is there.
-  __device__ WideWord wait_row(const WideWord* word, WideWord value, const Awaited& awaited) const {
-    for (std::uint64_t start = 0;;) {
-      for (int spin = 0; spin < kSpins && value.w == sync::kArmed; ++spin) value = load_wide_relaxed(word);
-      if (value.w != sync::kArmed) return value;
-      start = look_around(alarm(), start, awaited, 0, value);
-      if (start == 0) return value;
-    }
+  __device__ WideWord wait_row(const WideWord* word, const WideWord& value, const Awaited& awaited) const {
+    return value.w != sync::kArmed ? value : wait_for<false>(alarm_, word, 0, awaited);
   }
+
+  [[nodiscard]] const __device__ Alarm& alarm() const { return alarm_; }
 
   /// Makes a place of a row ready for the call after next.
   __device__ static void arm(WideWord* word) { *word = {sync::kArmed, sync::kArmed, sync::kArmed, sync::kArmed}; }
@@ -224,7 +249,7 @@ class DeviceCall {
     const sync::DeviceHeader seen = sync::decode_header(value);
     if (value.w != tag()) return {};
     if (seen.operation != own.operation || seen.digest != own.digest) {
-      sound(alarm(), ErrorCode::invalid_argument, awaited, own.digest, value, 0);
+      sound(alarm_, ErrorCode::invalid_argument, awaited, own.digest, value, 0);
     }
     return seen;
   }
@@ -241,18 +266,9 @@ class DeviceCall {
     return std::uint64_t(of) * std::uint64_t(shape_.max_tokens) + std::uint64_t(token);
   }
 
-  [[nodiscard]] __device__ Alarm alarm() const {
-    return {context_.windows,
-            context_.window_stride_bytes,
-            context_.state,
-            context_.report,
-            epoch_,
-            shape_.rank,
-            shape_.num_ranks};
-  }
-
   const DeviceShape& shape_;
   const DeviceContext& context_;
+  const Alarm& alarm_;
   std::uint64_t epoch_;
   std::uint64_t parity_;
 };
@@ -284,8 +300,36 @@ __device__ __forceinline__ void for_each_unit(
     int share, int num_shares, int num_tokens, int num_units, const Work& work) {
   const int num_warps = static_cast<int>(blockDim.x / 32);
   const int num_own = share < num_tokens ? (num_tokens - share - 1) / num_shares + 1 : 0;
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x / 32); i < num_own * num_units; i += num_warps) {
     work(share + i / num_units * num_shares, i % num_units);
+  }
+}
+
+/// All threads: sends the block's own share (-1: it has none), then whatever nobody took: blocks whose slots are not
+/// free yet. Nobody waits for peers before everything has left, so a rank makes progress in a single block slot. `send`
+/// is called in one place: its instructions are most of a kernel.
+template <class Send>
+__device__ __forceinline__ void send_shares(
+    const DeviceCall& call, int own_share, int num_shares, int& shared_flag, const Send& send) {
+  // Own share, then a look whether all are taken, then each of them in turn.
+  int share = own_share;
+#pragma unroll 1
+  for (int step = own_share < 0 ? 1 : 0;; ++step) {
+    if (step == 1) {
+      if (threadIdx.x == 0) shared_flag = call.are_all_taken(num_shares) ? 1 : 0;
+      __syncthreads();
+      const bool is_done = shared_flag != 0;
+      __syncthreads();
+      if (is_done) return;
+    }
+    if (step > 0) share = step - 1;
+    if (share >= num_shares) return;
+    if (threadIdx.x == 0) shared_flag = call.take_share(share) ? 1 : 0;
+    __syncthreads();
+    const bool is_mine = shared_flag != 0;
+    __syncthreads();
+    if (is_mine) send(share);
   }
 }
 

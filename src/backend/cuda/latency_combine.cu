@@ -28,6 +28,27 @@ struct Owned {
   std::uint32_t kept = 0;  ///< lanes with a row
 };
 
+/// Waits for a word of a slot of an own token. Slots stand in order of the ranks' last chosen experts: who is waited
+/// for is found only here.
+template <bool kTagged>
+static __device__ __noinline__ WideWord
+wait_for_slot(const DeviceCombine& combine, const DeviceCall& call, const WideWord* word, int token, int slot) {
+  const DeviceShape& shape = combine.shape;
+  int left = combine.handle.home[2 * token] - 1 - slot;
+  int owner = shape.rank;
+  std::uint64_t seen = 0;
+#pragma unroll 1
+  for (int k = shape.num_topk - 1; k >= 0 && left >= 0; --k) {
+    const int expert = combine.handle.ids[std::int64_t{token} * shape.num_topk + k];
+    if (expert < 0) continue;
+    owner = owner_of(shape, expert);
+    if ((seen >> owner & 1) == 0) --left;
+    seen |= std::uint64_t{1} << owner;
+  }
+  return wait_for<kTagged>(
+      call.alarm(), word, call.tag(), {kTagged ? DeviceWait::tail : DeviceWait::row, owner, token});
+}
+
 /// A warp's.
 template <DType kType>
 class Combiner {
@@ -77,6 +98,7 @@ class Combiner {
     if (owned.kept != 0) add_owned(owned, piece, own);
 #pragma unroll
     for (std::uint32_t i = 0; i < kPerLane; ++i) add_bias(token, word_of(piece, i), sum[i]);
+#pragma unroll 1
     for (int first = 0; first < num_slots; first += kTogether) {
       WideWord value[kTogether][kPerLane];
 #pragma unroll
@@ -101,9 +123,7 @@ class Combiner {
           const std::uint32_t word = word_of(piece, i);
           if (word >= shape_.combine_words) continue;
           WideWord there = value[j][i];
-          if (there.w == sync::kArmed) {
-            there = call_.wait_row(slot + word, there, {DeviceWait::row, owner_of_slot(token, first + j), token});
-          }
+          if (there.w == sync::kArmed) there = wait_for_slot<false>(combine_, call_, slot + word, token, first + j);
           DeviceCall::arm(slot + word);
           sum[i].add(there);
         }
@@ -145,6 +165,7 @@ class Combiner {
       return;
     }
     WordSum<kType> sum[kPerLane];
+#pragma unroll 1
     for (std::uint32_t rest = owned.kept; rest != 0;) {
       WideWord value[kTogether][kPerLane];
       float weight[kTogether];
@@ -193,32 +214,15 @@ class Combiner {
     if (own_slot >= 0) slots &= ~(std::uint64_t{1} << own_slot);
     if (!shape_.can_overflow) return slots;
     std::uint32_t there = own_kept;
+#pragma unroll 1
     for (int slot = 0; slot < num_slots; ++slot) {
       if (slot == own_slot) continue;
-      const WideWord tail = call_.wait_tagged(call_.tail(shape_.rank, slot, token),
-                                              {DeviceWait::tail, owner_of_slot(token, slot), token});
+      const WideWord tail = wait_for_slot<true>(combine_, call_, call_.tail(shape_.rank, slot, token), token, slot);
       if (tail.x == 0) slots &= ~(std::uint64_t{1} << slot);
       there |= tail.x;
     }
     if (piece == 0) note_missing(token, there);
     return slots;
-  }
-
-  /// Returns the rank that a slot of an own token belongs to: slots stand in order of the ranks' last chosen experts.
-  [[nodiscard]] __device__ int owner_of_slot(int token, int slot) const {
-    const int num_slots = combine_.handle.home[2 * token];
-    std::uint64_t seen = 0;
-    int num = 0;
-    for (int k = shape_.num_topk - 1; k >= 0; --k) {
-      const int expert = combine_.handle.ids[std::int64_t{token} * shape_.num_topk + k];
-      if (expert < 0) continue;
-      const int owner = owner_of(shape_, expert);
-      if ((seen >> owner & 1) != 0) continue;
-      seen |= std::uint64_t{1} << owner;
-      if (num_slots - 1 - num == slot) return owner;
-      ++num;
-    }
-    return shape_.rank;
   }
 
   __device__ void note_missing(int token, std::uint32_t there) const {
@@ -229,6 +233,7 @@ class Combiner {
   }
 
   __device__ void add_bias(int token, std::uint32_t word, WordSum<kType>& sum) const {
+#pragma unroll 1
     for (int i = 0; i < 2; ++i) {
       if (combine_.bias[i] == nullptr) continue;
       const std::int64_t stride = combine_.bias_stride_bytes[i];
@@ -254,9 +259,10 @@ class Combiner {
 
 template <DType kType>
 __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant__ DeviceCombine args) {
+  __shared__ Alarm alarm;
   __shared__ int is_mine;
   const DeviceShape& shape = args.shape;
-  const DeviceCall call(shape, args.context);
+  const DeviceCall call(shape, args.context, alarm);
   const int num_shares = static_cast<int>(gridDim.x);
   const int own_share = static_cast<int>(blockIdx.x);
   const sync::DeviceHeader header{static_cast<std::uint32_t>(args.num_tokens),
@@ -265,35 +271,21 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
                                   shape.digest,
                                   args.refusal};
   if (own_share == 0) {
+#pragma unroll 1
     for (int peer = static_cast<int>(threadIdx.x); peer < shape.num_ranks; peer += static_cast<int>(blockDim.x)) {
       if (peer != shape.rank) call.say_header(header, peer);
     }
   }
   const Combiner<kType> combiner(args, call);
-  const auto send_if_mine = [&](int share) {
-    if (threadIdx.x == 0) is_mine = call.take_share(share) ? 1 : 0;
-    __syncthreads();
-    const bool is_taken = is_mine != 0;
-    __syncthreads();
-    if (!is_taken) return;
-    const int num_pieces = combiner.num_pieces();
+  const int num_pieces = combiner.num_pieces();
+  send_shares(call, own_share, num_shares, is_mine, [&](int share) {
     for_each_unit(share, num_shares, shape.max_tokens, num_pieces * (shape.num_ranks - 1), [&](int token, int unit) {
       combiner.push((shape.rank + 1 + unit / num_pieces) % shape.num_ranks, token, unit % num_pieces);
     });
-  };
-  send_if_mine(own_share);
-  __syncthreads();
-  // Nobody waits for peers before everything has left: a rank makes progress in a single block slot.
-  if (threadIdx.x == 0) is_mine = call.are_all_taken(num_shares) ? 1 : 0;
-  __syncthreads();
-  if (is_mine == 0) {
-    for (int share = 0; share < num_shares; ++share) {
-      __syncthreads();
-      send_if_mine(share);
-    }
-  }
+  });
   // Whether a peer has come at all is asked first: that wait has a limit of its own. Every rank signals in every call,
   // rows or not: only then may a parity be used again.
+#pragma unroll 1
   for (int peer = static_cast<int>(threadIdx.x); peer < shape.num_ranks; peer += static_cast<int>(blockDim.x)) {
     if (peer == shape.rank) continue;
     const sync::DeviceHeader seen = call.wait_header(peer, header);

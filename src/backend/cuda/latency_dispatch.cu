@@ -60,6 +60,7 @@ __device__ void zero_padding(
     const DeviceShape& shape, const Plan& plan, const Carrier& carrier, int share, int num_shares) {
   const int num_warps = static_cast<int>(blockDim.x / 32);
   const auto zero = [&](std::int64_t first, std::int64_t last) {
+#pragma unroll 1
     for (std::int64_t row = first + share + std::int64_t{threadIdx.x / 32} * num_shares; row < last;
          row += std::int64_t{num_warps} * num_shares) {
       carrier.zero_row(row);
@@ -67,6 +68,7 @@ __device__ void zero_padding(
   };
   if (plan.is_rank_major()) return zero(plan.num_rows(), shape.capacity_rows);
   const bool is_padded = shape.layout == Layout::expert_padded;
+#pragma unroll 1
   for (int group = 0; group < plan.num_local(); ++group) {
     const std::int64_t end = plan.offset(group + 1);
     zero(plan.offset(group) + plan.kept(group), is_padded || end < shape.capacity_rows ? end : shape.capacity_rows);
@@ -79,9 +81,10 @@ template <Cast kCast, ScaleFormat kFormat>
 __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant__ DeviceDispatch args) {
   extern __shared__ __align__(16) std::byte memory[];
   __shared__ sync::DeviceHeader headers[kMaxRanks];
+  __shared__ Alarm alarm;
   __shared__ int is_mine;
   const DeviceShape& shape = args.shape;
-  const DeviceCall call(shape, args.context);
+  const DeviceCall call(shape, args.context, alarm);
   const PlanMaps maps = PlanMaps::carve(memory, shape);
   const int num_shares = static_cast<int>(gridDim.x) - 1;
   const int own_share = static_cast<int>(blockIdx.x) - 1;
@@ -93,37 +96,19 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
                                   args.refusal};
   const RowCarrier<kCast, kFormat> carrier(args, call, maps);
   const Keeper keeper(args, call, maps);
-  const auto send_if_mine = [&](int share) {
-    if (threadIdx.x == 0) is_mine = call.take_share(share) ? 1 : 0;
-    __syncthreads();
-    const bool is_taken = is_mine != 0;
-    __syncthreads();
-    if (!is_taken) return;
+  maps.stage_own(args);
+  __syncthreads();
+  if (is_keeper) keeper.publish(header);
+  send_shares(call, own_share, num_shares, is_mine, [&](int share) {
     for_each_unit(share, num_shares, args.num_tokens, carrier.num_own_pieces(), [&](int token, int piece) {
       carrier.send(token, piece);
     });
-  };
-  maps.stage_own(args);
-  if (is_keeper) {
-    __syncthreads();
-    keeper.publish(header);
-  } else {
-    send_if_mine(own_share);
-  }
-  __syncthreads();
-  // Nobody waits for peers before everything has left: a rank makes progress in a single block slot.
-  if (threadIdx.x == 0) is_mine = call.are_all_taken(num_shares) ? 1 : 0;
-  __syncthreads();
-  if (is_mine == 0) {
-    for (int share = 0; share < num_shares; ++share) {
-      __syncthreads();
-      send_if_mine(share);
-    }
-  }
+  });
   Plan plan(args, call, maps, headers);
   plan.build(is_keeper, header);
   if (is_keeper) {
     keeper.write_counts(plan);
+#pragma unroll 1
     for (int src = static_cast<int>(threadIdx.x); src < shape.num_ranks; src += static_cast<int>(blockDim.x)) {
       if (headers[src].refusal != 0) call.report_refusal(src, headers[src].refusal);
     }

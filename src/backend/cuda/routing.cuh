@@ -36,12 +36,14 @@ __device__ __forceinline__ void visit_entry(const DeviceCall& call,
   const std::uint32_t mask = (1U << format.bits) - 1U;
   const int num_local = shape.first_expert[shape.rank + 1] - shape.first_expert[shape.rank];
   int k = -1;  // field 0 is the home slot
+#pragma unroll 1
   for (std::uint32_t wide = 0; wide < format.num_wide; ++wide) {
     const WideWord value =
         wide == 0 ? call.wait_tagged(entry, first, awaited) : call.wait_tagged(entry + wide, awaited);
     const std::uint32_t words[model::kTableWords] = {value.x, value.y, value.z};
 #pragma unroll
     for (const std::uint32_t word : words) {
+#pragma unroll 1
       for (std::uint32_t field = 0; field < format.fields_per_word && k < shape.num_topk; ++field, ++k) {
         const int local = static_cast<int>(word >> (field * format.bits) & mask) - 1;
         // Whatever a peer wrote there: it names an expert of this rank or none.
@@ -88,6 +90,7 @@ struct PlanMaps {
   /// All threads: reads the own ids, all at once; a barrier must follow.
   __device__ void stage_own(const DeviceDispatch& dispatch) const {
     const int num = dispatch.num_tokens * dispatch.shape.num_topk;
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < num; i += static_cast<int>(blockDim.x)) {
       const int expert = choice_of(dispatch, i);
       experts[i] = expert >= 0 ? static_cast<std::uint16_t>(expert) : model::kNoExpert;
@@ -134,6 +137,7 @@ class Plan {
     const std::uint32_t bit = 1U << (token % 32);
     if (is_rank_major_) return (maps_.bits[word] & bit) != 0;
     bool is_here = false;
+#pragma unroll 1
     for (int g = static_cast<int>(threadIdx.x % 32); g < groups_; g += 32) {
       is_here = is_here || (maps_.bits[g * words_ + word] & bit) != 0;
     }
@@ -180,6 +184,7 @@ class Plan {
   template <class Visit>
   __device__ void visit_choices(int src, int token, const Visit& visit) const {
     if (src == shape_.rank) {
+#pragma unroll 1
       for (int k = 0; k < shape_.num_topk; ++k) {
         const int local = local_expert(shape_, src, maps_.own_expert(token, k, shape_.num_topk));
         if (local >= 0) visit(k, local);
@@ -215,6 +220,7 @@ class Plan {
 };
 
 __device__ inline void Plan::wait_for_headers(const sync::DeviceHeader& own) {
+#pragma unroll 1
   for (int src = static_cast<int>(threadIdx.x); src < shape_.num_ranks; src += static_cast<int>(blockDim.x)) {
     sync::DeviceHeader header = src == shape_.rank ? own : call_.wait_header(src, own);
     if (header.num_tokens > static_cast<std::uint32_t>(shape_.max_tokens)) header.num_tokens = 0;
@@ -225,8 +231,11 @@ __device__ inline void Plan::wait_for_headers(const sync::DeviceHeader& own) {
 __device__ inline void Plan::build(bool counts_experts, const sync::DeviceHeader& own) {
   const int thread = static_cast<int>(threadIdx.x);
   const int num_threads = static_cast<int>(blockDim.x);
+#pragma unroll 1
   for (int i = thread; i < groups_ * words_; i += num_threads) maps_.bits[i] = 0;
+#pragma unroll 1
   for (int i = thread; i < num_local_; i += num_threads) maps_.counts[i] = 0;
+#pragma unroll 1
   for (int i = thread; i < shape_.num_ranks; i += num_threads) maps_.rank_counts[i] = 0;
   // The first entries are asked for before it is known whether they will come: both answers are on the way together.
   const int num_items = shape_.num_ranks * shape_.max_tokens;
@@ -235,6 +244,7 @@ __device__ inline void Plan::build(bool counts_experts, const sync::DeviceHeader
     first = load_wide_relaxed(call_.table(shape_.rank, thread / shape_.max_tokens, thread % shape_.max_tokens));
   wait_for_headers(own);
   __syncthreads();
+#pragma unroll 1
   for (int item = thread; item < num_items; item += num_threads) {
     const int src = item / shape_.max_tokens;
     const int token = item % shape_.max_tokens;
@@ -249,6 +259,7 @@ __device__ inline void Plan::build(bool counts_experts, const sync::DeviceHeader
         atomicOr(&maps_.bits[local * words_ + word], bit);
       } else if (counts_experts) {
         bool is_new = true;
+#pragma unroll 1
         for (int i = 0; i < num_named; ++i) is_new = is_new && named[i] != local;
         named[num_named++] = static_cast<std::uint16_t>(local);
         if (is_new) atomicAdd(&maps_.counts[local], 1);
@@ -274,8 +285,10 @@ __device__ inline void Plan::build(bool counts_experts, const sync::DeviceHeader
 __device__ inline void Plan::add_up() {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int num_warps = static_cast<int>(blockDim.x / 32);
+#pragma unroll 1
   for (int group = static_cast<int>(threadIdx.x / 32); group < groups_; group += num_warps) {
     int sum = 0;
+#pragma unroll 1
     for (int first = 0; first < words_; first += 32) {
       const int word = first + lane;
       const int own = word < words_ ? __popc(maps_.bits[group * words_ + word]) : 0;
@@ -302,6 +315,7 @@ __device__ inline void Plan::add_up() {
   if (threadIdx.x < 32) {
     std::int64_t offset = 0;
     const bool is_padded = shape_.layout == Layout::expert_padded;
+#pragma unroll 1
     for (int first = 0; first < groups_; first += 32) {
       const int group = first + lane;
       const int rows = group < groups_ ? maps_.counts[group] : 0;

@@ -17,6 +17,53 @@ struct Piece {
   WideWord value[kPerLane];
 };
 
+/// A word behind the payload that travels as it is: of the scales that the caller gives, or of a side tensor.
+static __device__ __noinline__ WideWord beside_word(const DeviceDispatch& dispatch, int token, std::uint32_t word) {
+  const DeviceShape& shape = dispatch.shape;
+  const model::RowPart& scale = shape.part[1];
+  if (word < scale.first_word + scale.num_words) {
+    return load_scales(dispatch.scales, token, static_cast<std::uint32_t>(shape.scale_items), word - scale.first_word);
+  }
+#pragma unroll 1
+  for (int side = 0; side < kMaxSideTensors; ++side) {
+    const model::RowPart& bytes = shape.part[2 + side];
+    if (word >= bytes.first_word && word < bytes.first_word + bytes.num_words) {
+      const DeviceRows& rows = dispatch.side[side];
+      return load_word(rows.data + token * rows.row_stride_bytes, bytes.bytes, word - bytes.first_word, false);
+    }
+  }
+  return {};
+}
+
+/// Places a word of scales or of a side tensor. kIsPacked: scales are UE8M0 bytes of the cast; see scales_of.
+template <bool kIsPacked>
+static __device__ __noinline__ void place_beside(const DeviceDispatch& dispatch,
+                                                 std::int64_t row,
+                                                 std::uint32_t word,
+                                                 WideWord value) {
+  const DeviceShape& shape = dispatch.shape;
+  const model::RowPart& scale = shape.part[1];
+  if (word < scale.first_word + scale.num_words) {
+    if (dispatch.out_scales.data == nullptr) return;
+    constexpr std::uint32_t kOnes = 0x01010101U;
+    if (kIsPacked) {
+      value = {__vsub4(value.x, kOnes), __vsub4(value.y, kOnes), __vsub4(value.z, kOnes), __vsub4(value.w, kOnes)};
+    }
+    store_scales(
+        dispatch.out_scales, row, static_cast<std::uint32_t>(shape.scale_items), word - scale.first_word, value);
+    return;
+  }
+#pragma unroll 1
+  for (int side = 0; side < kMaxSideTensors; ++side) {
+    const model::RowPart& bytes = shape.part[2 + side];
+    if (word < bytes.first_word || word >= bytes.first_word + bytes.num_words) continue;
+    const DeviceRows& out = dispatch.out_side[side];
+    if (out.data != nullptr) {
+      store_word(out.data + row * out.row_stride_bytes, bytes.bytes, word - bytes.first_word, false, value);
+    }
+  }
+}
+
 /// Carries pieces of rows of one rank's tokens out, and of those of all ranks in. A warp's.
 template <Cast kCast, ScaleFormat kFormat>
 class RowCarrier {
@@ -61,7 +108,7 @@ class RowCarrier {
       return;
     }
     const std::uint32_t first = first_plain_word(piece);
-#pragma unroll
+#pragma unroll 1
     for (std::uint32_t i = 0; i < kPerLane; ++i) send_plain(peers, token, first + 32 * i);
   }
 
@@ -137,6 +184,7 @@ class RowCarrier {
   }
 
   __device__ void zero_row(std::int64_t row) const {
+#pragma unroll 1
     for (std::uint32_t word = lane_; word < shape_.row_words; word += 32) {
       // A scale of zeros, as it travels.
       const bool is_scale = kFormat == ScaleFormat::ue8m0 && kCast != Cast::none && word >= shape_.part[1].first_word &&
@@ -164,9 +212,13 @@ class RowCarrier {
   template <class Function>
   __device__ __forceinline__ void for_each_peer(std::uint64_t peers, const Function& function) const {
     const std::uint64_t after = peers >> shape_.rank << shape_.rank;
-    for (std::uint64_t rest = after; rest != 0; rest &= rest - 1) function(__ffsll(static_cast<long long>(rest)) - 1);
-    for (std::uint64_t rest = peers ^ after; rest != 0; rest &= rest - 1) {
-      function(__ffsll(static_cast<long long>(rest)) - 1);
+    std::uint64_t rest = after != 0 ? after : peers;
+#pragma unroll 1
+    for (std::uint64_t left = peers; left != 0; rest = rest != 0 ? rest : left) {
+      const int peer = __ffsll(static_cast<long long>(rest)) - 1;
+      function(peer);
+      rest &= rest - 1;
+      left &= ~(std::uint64_t{1} << peer);
     }
   }
 
@@ -174,6 +226,7 @@ class RowCarrier {
   __device__ __forceinline__ void for_each_copy(std::uint32_t copies,
                                                 std::int32_t rows,
                                                 const Function& function) const {
+#pragma unroll 1
     for (std::uint32_t rest = copies; rest != 0; rest &= rest - 1) {
       function(std::int64_t{__shfl_sync(kAllLanes, rows, __ffs(static_cast<int>(rest)) - 1)});
     }
@@ -213,10 +266,9 @@ class RowCarrier {
     for (std::uint32_t i = 0; i < kPerLane; ++i) {
       const CastWord cast = cast_word<kFormat>(low[i], high[i]);
       own.value[i] = cut(cast.codes, first + 32 * i);
-      const std::uint32_t scale = kFormat == ScaleFormat::f32 ? __float_as_uint(cast.block.scale) : cast.block.exponent;
 #pragma unroll
       for (std::uint32_t block = 0; block < 4; ++block) {
-        const std::uint32_t value = __shfl_sync(kAllLanes, scale, static_cast<int>(8 * block));
+        const std::uint32_t value = __shfl_sync(kAllLanes, cast.scale, static_cast<int>(8 * block));
         const std::uint32_t index = (static_cast<std::uint32_t>(piece) * kPerLane + i) * 4 + block;
         items[i][block] = index < static_cast<std::uint32_t>(model::num_scale_blocks(shape_.hidden)) ? value : 0;
       }
@@ -274,23 +326,9 @@ class RowCarrier {
 
   [[nodiscard]] __device__ WideWord plain_word(int token, std::uint32_t word) const {
     const model::RowPart& payload = shape_.part[0];
-    if (kCast == Cast::none && word < payload.num_words) {
-      return load_word(
-          dispatch_.tokens.data + token * dispatch_.tokens.row_stride_bytes, payload.bytes, word, is_input_aligned_);
-    }
-    const model::RowPart& scale = shape_.part[1];
-    if (kCast == Cast::none && word < scale.first_word + scale.num_words) {
-      return load_scales(
-          dispatch_.scales, token, static_cast<std::uint32_t>(shape_.scale_items), word - scale.first_word);
-    }
-    for (int side = 0; side < kMaxSideTensors; ++side) {
-      const model::RowPart& bytes = shape_.part[2 + side];
-      if (word >= bytes.first_word && word < bytes.first_word + bytes.num_words) {
-        const DeviceRows& rows = dispatch_.side[side];
-        return load_word(rows.data + token * rows.row_stride_bytes, bytes.bytes, word - bytes.first_word, false);
-      }
-    }
-    return {};
+    if (kCast != Cast::none || word >= payload.num_words) return beside_word(dispatch_, token, word);
+    return load_word(
+        dispatch_.tokens.data + token * dispatch_.tokens.row_stride_bytes, payload.bytes, word, is_input_aligned_);
   }
 
   /// Sends 32 words; one that looks armed travels changed, and is named in their escape mask.
@@ -323,41 +361,13 @@ class RowCarrier {
     for_each_peer(peers, [&](int peer) { store_wide_relaxed(call_.weights(peer, shape_.rank, token) + lane_, value); });
   }
 
-  /// Scales as they are, from scales as they travel; see scales_of.
-  [[nodiscard]] __device__ static WideWord unpacked(const WideWord& scales) {
-    if constexpr (kCast == Cast::none || kFormat != ScaleFormat::ue8m0) {
-      return scales;
-    } else {
-      constexpr std::uint32_t kOnes = 0x01010101U;
-      return {__vsub4(scales.x, kOnes), __vsub4(scales.y, kOnes), __vsub4(scales.z, kOnes), __vsub4(scales.w, kOnes)};
-    }
-  }
-
   __device__ __forceinline__ void place(std::int64_t row, std::uint32_t word, const WideWord& value) const {
     const model::RowPart& payload = shape_.part[0];
-    const model::RowPart& scale = shape_.part[1];
-    if (word < payload.num_words) {
+    if (word >= payload.num_words) {
+      place_beside<kCast != Cast::none && kFormat == ScaleFormat::ue8m0>(dispatch_, row, word, value);
+    } else if (dispatch_.out_tokens.data != nullptr) {
       const DeviceRows& out = dispatch_.out_tokens;
-      if (out.data != nullptr) {
-        store_word(out.data + row * out.row_stride_bytes, payload.bytes, word, is_output_aligned_, value);
-      }
-    } else if (word < scale.first_word + scale.num_words) {
-      if (dispatch_.out_scales.data != nullptr) {
-        store_scales(dispatch_.out_scales,
-                     row,
-                     static_cast<std::uint32_t>(shape_.scale_items),
-                     word - scale.first_word,
-                     unpacked(value));
-      }
-    } else {
-      for (int side = 0; side < kMaxSideTensors; ++side) {
-        const model::RowPart& bytes = shape_.part[2 + side];
-        if (word < bytes.first_word || word >= bytes.first_word + bytes.num_words) continue;
-        const DeviceRows& out = dispatch_.out_side[side];
-        if (out.data != nullptr) {
-          store_word(out.data + row * out.row_stride_bytes, bytes.bytes, word - bytes.first_word, false, value);
-        }
-      }
+      store_word(out.data + row * out.row_stride_bytes, payload.bytes, word, is_output_aligned_, value);
     }
   }
 

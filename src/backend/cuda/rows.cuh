@@ -21,6 +21,33 @@ __device__ __forceinline__ bool is_aligned(const std::byte* data, std::int64_t s
   return ((reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(stride_bytes)) & (kWide - 1)) == 0;
 }
 
+// What is rare is no part of the loops that use it: a kernel's time at few tokens is the time to fetch its
+// instructions.
+
+static __device__ __noinline__ WideWord load_bytes(const std::byte* row, std::uint32_t row_bytes, std::uint32_t first) {
+  std::uint32_t words[4] = {0, 0, 0, 0};
+#pragma unroll 1
+  for (std::uint32_t i = 0; i < kWide && first + i < row_bytes; ++i) {
+    const auto byte = static_cast<std::uint32_t>(row[first + i]) << (8 * (i % 4));
+    words[0] |= i / 4 == 0 ? byte : 0;
+    words[1] |= i / 4 == 1 ? byte : 0;
+    words[2] |= i / 4 == 2 ? byte : 0;
+    words[3] |= i / 4 == 3 ? byte : 0;
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+static __device__ __noinline__ void store_bytes(std::byte* row,
+                                                std::uint32_t row_bytes,
+                                                std::uint32_t first,
+                                                WideWord value) {
+#pragma unroll 1
+  for (std::uint32_t i = 0; i < kWide && first + i < row_bytes; ++i) {
+    const std::uint32_t word = i / 4 == 0 ? value.x : i / 4 == 1 ? value.y : i / 4 == 2 ? value.z : value.w;
+    row[first + i] = static_cast<std::byte>(word >> (8 * (i % 4)));
+  }
+}
+
 /// Returns bytes [16 word, 16 word + 16) of a row of `row_bytes` bytes, zeros past its end.
 __device__ __forceinline__ WideWord load_word(const std::byte* row,
                                               std::uint32_t row_bytes,
@@ -28,10 +55,7 @@ __device__ __forceinline__ WideWord load_word(const std::byte* row,
                                               bool aligned) {
   const std::uint32_t first = word * kWide;
   if (aligned && first + kWide <= row_bytes) return load_streaming(reinterpret_cast<const WideWord*>(row) + word);
-  WideWord value;
-  auto* const bytes = reinterpret_cast<std::byte*>(&value);
-  for (std::uint32_t i = 0; i < kWide; ++i) bytes[i] = first + i < row_bytes ? row[first + i] : std::byte{0};
-  return value;
+  return load_bytes(row, row_bytes, first);
 }
 
 __device__ __forceinline__ void store_word(
@@ -39,10 +63,9 @@ __device__ __forceinline__ void store_word(
   const std::uint32_t first = word * kWide;
   if (aligned && first + kWide <= row_bytes) {
     reinterpret_cast<WideWord*>(row)[word] = value;
-    return;
+  } else {
+    store_bytes(row, row_bytes, first, value);
   }
-  const auto* const bytes = reinterpret_cast<const std::byte*>(&value);
-  for (std::uint32_t i = 0; i < kWide && first + i < row_bytes; ++i) row[first + i] = bytes[i];
 }
 
 /// Scales go item by item where columns are not neighbours.
@@ -82,12 +105,12 @@ constexpr int kCastElements = 16;
 
 struct CastWord {
   WideWord codes;
-  model::Fp8Block block;  ///< the same in the eight threads
+  std::uint32_t scale;  ///< f32 bits, or the UE8M0 exponent; the same in the eight threads
 };
 
 /// All lanes of a warp take part. `low` and `high` are 16 bf16 elements, zeros past the row's end.
 template <ScaleFormat kFormat>
-__device__ __forceinline__ CastWord cast_word(const WideWord& low, const WideWord& high) {
+static __device__ __noinline__ CastWord cast_word(WideWord low, WideWord high) {
   const std::uint32_t pairs[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   float amax = model::kAmaxFloor;
 #pragma unroll
@@ -98,9 +121,9 @@ __device__ __forceinline__ CastWord cast_word(const WideWord& low, const WideWor
   }
 #pragma unroll
   for (int step = 4; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFU, amax, step));
-  CastWord result;
-  result.block = kFormat == ScaleFormat::ue8m0 ? model::fp8_block_ue8m0(amax) : model::fp8_block_f32(amax);
-  const float multiplier = result.block.multiplier;
+  const model::Fp8Block block =
+      kFormat == ScaleFormat::ue8m0 ? model::fp8_block_ue8m0(amax) : model::fp8_block_f32(amax);
+  const float multiplier = block.multiplier;
   std::uint32_t codes[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -112,23 +135,24 @@ __device__ __forceinline__ CastWord cast_word(const WideWord& low, const WideWor
         __nv_cvt_float2_to_fp8x2({b.x * multiplier, b.y * multiplier}, __NV_SATFINITE, __NV_E4M3);
     codes[i] = low_codes | high_codes << 16;
   }
-  if (result.block.is_nan || result.block.max_code != model::kMaxCodeE4m3) {
+  if (block.is_nan || block.max_code != model::kMaxCodeE4m3) {
     // Rare: a block with an inf, or one whose largest code would become inf.
 #pragma unroll
     for (std::uint32_t& word : codes) {
       std::uint32_t fixed = 0;
+#pragma unroll 1
       for (int i = 0; i < 4; ++i) {
         const std::uint32_t code = word >> (8 * i) & 0xFF;
         const std::uint32_t magnitude = code & 0x7F;
-        const std::uint32_t top = result.block.max_code;
+        const std::uint32_t top = block.max_code;
         const std::uint32_t kept = magnitude == model::kNanE4m3 || magnitude <= top ? code : (code & 0x80) | top;
-        fixed |= (result.block.is_nan ? std::uint32_t{model::kNanE4m3} : kept) << (8 * i);
+        fixed |= (block.is_nan ? std::uint32_t{model::kNanE4m3} : kept) << (8 * i);
       }
       word = fixed;
     }
   }
-  result.codes = {codes[0], codes[1], codes[2], codes[3]};
-  return result;
+  return {{codes[0], codes[1], codes[2], codes[3]},
+          kFormat == ScaleFormat::f32 ? __float_as_uint(block.scale) : block.exponent};
 }
 
 // --- Sums of wide words of one type, in float32 ---
