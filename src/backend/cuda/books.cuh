@@ -41,10 +41,6 @@ class RowNotes {
 
   [[nodiscard]] __device__ float weight_of(int src, int token, int local) const {
     if (local < 0 || !plan_.has_weights_of(src)) return 0;
-    if (src == shape_.rank) {
-      const float* const own = dispatch_.topk_weights != nullptr ? dispatch_.topk_weights : dispatch_.handle.weights;
-      return own[std::int64_t{token} * shape_.num_topk + lane_];
-    }
     const WideWord* const word = call_.weights(shape_.rank, src, token) + lane_ / 3;
     const WideWord value = call_.wait_tagged(word, {DeviceWait::weights, src, token});
     return __uint_as_float(lane_ % 3 == 0 ? value.x : lane_ % 3 == 1 ? value.y : value.z);

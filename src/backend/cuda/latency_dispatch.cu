@@ -26,7 +26,7 @@ __device__ void take_share(const DeviceDispatch& dispatch,
   const DeviceShape& shape = dispatch.shape;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const RowNotes notes(dispatch, call, plan);
-  const int num_pieces = max(carrier.num_pieces(), carrier.num_own_pieces());
+  const int num_pieces = carrier.num_pieces();
   for_each_unit(share, num_shares, shape.max_tokens, num_pieces * shape.num_ranks, [&](int token, int unit) {
     const int src = (shape.rank + unit / num_pieces) % shape.num_ranks;
     const int piece = unit % num_pieces;
@@ -34,22 +34,15 @@ __device__ void take_share(const DeviceDispatch& dispatch,
       if (piece == 0) notes.write_absent(src, token);
       return;
     }
-    const bool is_own = src == shape.rank;
-    if (piece >= (is_own ? carrier.num_own_pieces() : carrier.num_pieces())) return;
     // The row is asked for first: both answers are on the way together.
-    Piece there;
-    if (!is_own) there = carrier.ask(src, token, piece);
+    Piece there = carrier.ask(src, token, piece);
     const int local = lane < shape.num_topk ? plan.choice(src, token, lane) : -1;
     const std::int32_t row = local >= 0 ? plan.position(src, token, local) : -1;
     const std::uint32_t same = __match_any_sync(kAllLanes, local);
     const std::uint32_t here = __ballot_sync(kAllLanes, row >= 0);
     const int leader = __ffs(static_cast<int>(plan.is_rank_major() ? here : same)) - 1;
     const std::uint32_t copies = __ballot_sync(kAllLanes, row >= 0 && lane == leader);
-    if (is_own) {
-      carrier.take_own(token, piece, copies, row);
-    } else {
-      carrier.take_peer(src, token, piece, there, copies, row);
-    }
+    carrier.take(src, token, piece, there, copies, row);
     if (piece == 0) notes.write(src, token, local, row, same);
   });
 }

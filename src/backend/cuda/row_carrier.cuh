@@ -35,6 +35,18 @@ static __device__ __noinline__ WideWord beside_word(const DeviceDispatch& dispat
   return {};
 }
 
+/// Bytes of codes past the row's end are 0 (the cast of 0 is 0, but for a block with an inf).
+static __device__ __noinline__ WideWord cut(WideWord codes, std::uint32_t hidden, std::uint32_t word) {
+  std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    const std::uint32_t first = word * kCastElements + 4 * i;
+    const std::uint32_t left = first < hidden ? hidden - first : 0;
+    if (left < 4) words[i] &= (1U << (8 * left)) - 1U;
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
 /// Places a word of scales or of a side tensor. kIsPacked: scales are UE8M0 bytes of the cast; see scales_of.
 template <bool kIsPacked>
 static __device__ __noinline__ void place_beside(const DeviceDispatch& dispatch,
@@ -112,39 +124,7 @@ class RowCarrier {
     for (std::uint32_t i = 0; i < kPerLane; ++i) send_plain(peers, token, first + 32 * i);
   }
 
-  /// Places a piece of an own row: `rows` has a result row in each lane of `copies`.
-  __device__ void take_own(int token, int piece, std::uint32_t copies, std::int32_t rows) const {
-    if (kCast != Cast::none && piece < num_cast_pieces_) {
-      WideWord scales{};
-      const Piece own = cast_piece(token, piece, scales);
-      const std::uint32_t first = static_cast<std::uint32_t>(piece) * kPieceWords;
-      for_each_copy(copies, rows, [&](std::int64_t row) {
-#pragma unroll
-        for (std::uint32_t i = 0; i < kPerLane; ++i) {
-          const std::uint32_t word = first + 32 * i + lane_;
-          if (word < shape_.part[0].num_words) place(row, word, own.value[i]);
-        }
-        if (has_scale_word(piece)) place(row, scale_word(piece), scales);
-      });
-      return;
-    }
-    const std::uint32_t first = first_plain_word(piece);
-    Piece own;
-#pragma unroll
-    for (std::uint32_t i = 0; i < kPerLane; ++i) {
-      const std::uint32_t word = first + 32 * i + lane_;
-      if (is_plain(word)) own.value[i] = plain_word(token, word);
-    }
-    for_each_copy(copies, rows, [&](std::int64_t row) {
-#pragma unroll
-      for (std::uint32_t i = 0; i < kPerLane; ++i) {
-        const std::uint32_t word = first + 32 * i + lane_;
-        if (is_plain(word)) place(row, word, own.value[i]);
-      }
-    });
-  }
-
-  /// Asks for a piece of a row that comes from a peer.
+  /// Asks for a piece of a row in the own window.
   [[nodiscard]] __device__ Piece ask(int src, int token, int piece) const {
     const WideWord* const slot = call_.row(shape_.rank, src, token);
     Piece there;
@@ -157,8 +137,7 @@ class RowCarrier {
   }
 
   /// Waits for what was asked for, makes its place ready again, and places it.
-  __device__ void take_peer(
-      int src, int token, int piece, Piece& there, std::uint32_t copies, std::int32_t rows) const {
+  __device__ void take(int src, int token, int piece, Piece& there, std::uint32_t copies, std::int32_t rows) const {
     WideWord* const slot = call_.row(shape_.rank, src, token);
     const Awaited awaited{DeviceWait::row, src, token};
     const std::uint32_t first = static_cast<std::uint32_t>(piece) * kPieceWords;
@@ -195,7 +174,8 @@ class RowCarrier {
   }
 
  private:
-  /// Bits of the peers that own an expert of the token.
+  /// Bits of the ranks that own an expert of the token, this one too: own rows take the way through the own window, so
+  /// that one piece of code takes all.
   [[nodiscard]] __device__ std::uint64_t destinations(int token) const {
     std::uint64_t bit = 0;
     if (static_cast<int>(lane_) < shape_.num_topk) {
@@ -205,13 +185,13 @@ class RowCarrier {
     const std::uint32_t low = __reduce_or_sync(kAllLanes, static_cast<std::uint32_t>(bit));
     const std::uint32_t high =
         shape_.num_ranks > 32 ? __reduce_or_sync(kAllLanes, static_cast<std::uint32_t>(bit >> 32)) : 0;
-    return (std::uint64_t{high} << 32 | low) & ~(std::uint64_t{1} << shape_.rank);
+    return std::uint64_t{high} << 32 | low;
   }
 
   /// From the rank after this one on, so that not all ranks write to the same peer first.
   template <class Function>
   __device__ __forceinline__ void for_each_peer(std::uint64_t peers, const Function& function) const {
-    const std::uint64_t after = peers >> shape_.rank << shape_.rank;
+    const std::uint64_t after = peers & ~((std::uint64_t{2} << shape_.rank) - 1);
     std::uint64_t rest = after != 0 ? after : peers;
 #pragma unroll 1
     for (std::uint64_t left = peers; left != 0; rest = rest != 0 ? rest : left) {
@@ -261,57 +241,41 @@ class RowCarrier {
       if ((2 * word + 1) * kWide < row_bytes) high[i] = load_word(row, row_bytes, 2 * word + 1, is_input_aligned_);
     }
     Piece own;
-    std::uint32_t items[kPerLane][4];  // scales of the four blocks in each 32 words
+    std::uint32_t scale = 0;  // of block lane % 4 in words 32 (lane / 4)
 #pragma unroll
     for (std::uint32_t i = 0; i < kPerLane; ++i) {
       const CastWord cast = cast_word<kFormat>(low[i], high[i]);
-      own.value[i] = cut(cast.codes, first + 32 * i);
-#pragma unroll
-      for (std::uint32_t block = 0; block < 4; ++block) {
-        const std::uint32_t value = __shfl_sync(kAllLanes, cast.scale, static_cast<int>(8 * block));
-        const std::uint32_t index = (static_cast<std::uint32_t>(piece) * kPerLane + i) * 4 + block;
-        items[i][block] = index < static_cast<std::uint32_t>(model::num_scale_blocks(shape_.hidden)) ? value : 0;
-      }
+      own.value[i] = cast.codes;
+      if (is_cut(first + 32 * i))
+        own.value[i] = cut(cast.codes, static_cast<std::uint32_t>(shape_.hidden), first + 32 * i);
+      const std::uint32_t of_block = __shfl_sync(kAllLanes, cast.scale, static_cast<int>(8 * (lane_ % 4)));
+      if (lane_ / 4 == i) scale = of_block;
     }
-    scales = scales_of(items);
+    const auto num_blocks = static_cast<std::uint32_t>(model::num_scale_blocks(shape_.hidden));
+    if (static_cast<std::uint32_t>(piece) * 4 * kPerLane + lane_ >= num_blocks) scale = 0;
+    scales = scales_of(scale);
     return own;
   }
 
   /// f32: lane i gets those of words 32 i. UE8M0: bytes, each plus 1, so that none is 0xFF (an exponent 254 is not
   /// made).
-  [[nodiscard]] __device__ WideWord scales_of(const std::uint32_t (&items)[kPerLane][4]) const {
+  [[nodiscard]] __device__ WideWord scales_of(std::uint32_t scale) const {
+    // Four neighbours, in each of the first lanes.
+    std::uint32_t items[4];
+#pragma unroll
+    for (std::uint32_t i = 0; i < 4; ++i) items[i] = __shfl_sync(kAllLanes, scale, static_cast<int>(4 * lane_ + i));
     if constexpr (kFormat == ScaleFormat::f32) {
-      WideWord word{};
-#pragma unroll
-      for (std::uint32_t i = 0; i < kPerLane; ++i) {
-        if (lane_ == i) word = {items[i][0], items[i][1], items[i][2], items[i][3]};
-      }
-      return word;
+      return {items[0], items[1], items[2], items[3]};
     } else {
-      std::uint32_t packed[kPerLane];
+      const std::uint32_t packed = __vadd4(items[0] | items[1] << 8 | items[2] << 16 | items[3] << 24, 0x01010101U);
 #pragma unroll
-      for (std::uint32_t i = 0; i < kPerLane; ++i) {
-        packed[i] = __vadd4(items[i][0] | items[i][1] << 8 | items[i][2] << 16 | items[i][3] << 24, 0x01010101U);
-      }
-      return {packed[0], packed[1], packed[2], packed[3]};
+      for (int i = 0; i < 4; ++i) items[i] = __shfl_sync(kAllLanes, packed, i);
+      return {items[0], items[1], items[2], items[3]};
     }
   }
 
-  /// Bytes past the row's end are 0 (the cast of 0 is 0, but for a block with an inf).
-  [[nodiscard]] __device__ WideWord cut(const WideWord& codes, std::uint32_t word) const {
-    const std::int64_t left = std::int64_t{shape_.hidden} - std::int64_t{word} * kCastElements;
-    if (left >= kCastElements) return codes;
-    std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::int64_t bytes = left - 4 * i;
-      if (bytes <= 0) {
-        words[i] = 0;
-      } else if (bytes < 4) {
-        words[i] &= (1U << (8 * bytes)) - 1U;
-      }
-    }
-    return {words[0], words[1], words[2], words[3]};
+  [[nodiscard]] __device__ bool is_cut(std::uint32_t word) const {
+    return (word + 1) * kCastElements > static_cast<std::uint32_t>(shape_.hidden);
   }
 
   // --- What travels as it is ---
