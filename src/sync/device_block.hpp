@@ -60,11 +60,12 @@ inline constexpr int kMaxDeviceBlocks = 1024;
 
 /// State of a context on its own device; nobody else sees it.
 struct alignas(128) DeviceState {
-  std::uint64_t epoch = 1;      ///< of the next call
-  std::uint32_t num_left = 0;   ///< blocks that have left the running call
-  std::uint32_t is_ended = 0;   ///< the group is poisoned: later kernels do nothing
-  std::uint32_t num_taken = 0;  ///< shares of this call that some block sends or has sent
-  std::uint32_t unused[3] = {};
+  std::uint64_t epoch = 1;        ///< of the next call
+  std::uint32_t num_left = 0;     ///< blocks that have left the running call
+  std::uint32_t is_ended = 0;     ///< the group is poisoned: later kernels do nothing
+  std::uint32_t num_taken = 0;    ///< shares of this call that some block sends or has sent
+  std::uint32_t num_bad_ids = 0;  ///< in all calls so far
+  std::uint32_t unused[2] = {};
   std::uint32_t taken[kMaxDeviceBlocks] = {};  ///< [share] tag of the last call in which a block took it
 };
 
@@ -93,7 +94,7 @@ struct alignas(128) DeviceReport {
   std::uint32_t refused_by = 0;
   std::uint32_t refused_code = 0;
 
-  // Ids that are neither an expert nor -1: how many since the host looked, and the last one.
+  // Ids that are neither an expert nor -1: how many in all calls so far, and the last one.
   std::uint64_t num_bad_ids = 0;
   std::uint64_t bad_id_epoch = 0;
   std::int64_t bad_id_value = 0;

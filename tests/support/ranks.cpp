@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <fstream>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -145,6 +146,17 @@ void observe(Child& child) {
   }
 }
 
+/// True if the process stands still. That it was woken is not always told: a process that ends at once forgets it, and
+/// is there for as long as its memory takes to be given back.
+bool stands_still(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  // The state follows the name, which may hold anything, brackets too.
+  const std::size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] == 'T';
+}
+
 void kill_child(Child& child) {
   ::kill(child.pid, SIGKILL);
   int status = 0;
@@ -215,6 +227,7 @@ std::vector<RankOutcome> run_as_processes(int num_ranks, const RankBody& body, s
     int num_stopped = 0;
     for (Child& child : children) {
       if (child.is_running) observe(child);
+      if (child.is_stopped) child.is_stopped = stands_still(child.pid);
       if (child.is_running) ++(child.is_stopped ? num_stopped : num_running);
     }
     if (num_running + num_stopped == 0) break;

@@ -1,10 +1,12 @@
 #include "tests/support/ranks.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
+#include <new>
 #include <stdexcept>
 #include <thread>
 
@@ -49,6 +51,29 @@ TEST(RunAsProcesses, KillsAStoppedRankWhenNobodyElseRuns) {
   EXPECT_TRUE(outcomes[0].is_ok());
   EXPECT_TRUE(outcomes[1].stopped);
   EXPECT_EQ(outcomes[1].signal, SIGKILL);
+}
+
+TEST(RunAsProcesses, LeavesARankAloneThatWasWokenAndIsOnItsWayOut) {
+  // Much memory takes long to be given back: for that time the rank is neither running nor gone.
+  constexpr std::size_t kBytes = std::size_t{512} << 20;
+  void* const shared = ::mmap(nullptr, sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto* const stopped = new (shared) std::atomic<pid_t>(0);
+  const auto outcomes = run_as_processes(2, [stopped](int rank) {
+    if (rank == 1) {
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+      *stopped = ::getpid();
+      ::raise(SIGSTOP);
+      ::_exit(0);
+    }
+    while (*stopped == 0) std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(50ms);  // until the stop was noticed
+    ::kill(*stopped, SIGCONT);
+    ::_exit(0);
+  });
+  ::munmap(shared, sizeof(pid_t));
+  EXPECT_EQ(outcomes[1].signal, 0);
+  EXPECT_FALSE(outcomes[1].stopped);
 }
 
 TEST(RunAsProcesses, KillsStragglersAtTheLimit) {

@@ -228,8 +228,7 @@ class Keeper {
     report.bad_id_token = static_cast<std::uint32_t>(token);
     report.bad_id_choice = static_cast<std::uint32_t>(k);
     report.bad_id_epoch = call_.epoch();
-    fence_system();
-    atomicAdd_system(reinterpret_cast<unsigned long long*>(&report.num_bad_ids), 1ULL);
+    atomicAdd(&dispatch_.context.state->num_bad_ids, 1U);
   }
 
   __device__ void note_padding(const Plan& plan) const {
@@ -285,8 +284,11 @@ class Keeper {
       dispatch_.out_row_counts[0] = num_rows;
       dispatch_.out_row_counts[1] = num_overflowed;
     }
-    if (!dispatch_.has_host_counts) return;
     sync::DeviceReport& report = *dispatch_.context.report;
+    // Counted on the device: atomics on the host's memory are not everywhere what they say.
+    const std::uint32_t num_bad_ids = load_relaxed(&dispatch_.context.state->num_bad_ids);
+    if (num_bad_ids > 0) report.num_bad_ids = num_bad_ids;
+    if (!dispatch_.has_host_counts) return;
     report.num_rows = num_rows;
     report.num_overflowed = num_overflowed;
     store_release_system(&report.counts_epoch, call_.epoch());
