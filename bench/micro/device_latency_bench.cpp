@@ -149,12 +149,13 @@ std::vector<BenchRank> make_ranks(const ExchangeCase& one, int num_blocks) {
     copy_sets(bench, bench.tokens, dispatch.tokens.data, sent_bytes);
     std::size_t rows = idx(dispatch.shape.capacity_rows);
     if (one.config.layout == Layout::expert_padded) rows *= idx(dispatch.shape.max_local_experts);
-    const std::size_t sets = std::min<std::size_t>(kNumSets, std::size_t{2'000'000'000} / (rows * 14336));
+    const std::size_t row_bytes = idx(combine.rows.row_stride_bytes);
+    const std::size_t sets = std::min<std::size_t>(kNumSets, std::size_t{2'000'000'000} / (rows * row_bytes));
     for (std::size_t i = 0; i < sets; ++i) {
-      bench.rows.push_back(bench.rank->device().allocate(rows * 14336));
-      check(cudaMemcpy(bench.rows.back()->data(), combine.rows.data, rows * 14336, cudaMemcpyDefault));
+      bench.rows.push_back(bench.rank->device().allocate(rows * row_bytes));
+      check(cudaMemcpy(bench.rows.back()->data(), combine.rows.data, rows * row_bytes, cudaMemcpyDefault));
     }
-    copy_sets(bench, bench.outputs, combine.output.data, idx(combine.num_tokens) * 14336);
+    copy_sets(bench, bench.outputs, combine.output.data, idx(combine.num_tokens) * row_bytes);
   }
   return ranks;
 }

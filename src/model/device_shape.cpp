@@ -92,7 +92,6 @@ DeviceShape device_shape(const Shape& shape) noexcept {
   device.has_zero_padding = config.zero_padding;
   device.digest = static_cast<std::uint32_t>(shape.digest ^ shape.digest >> 32);
   device.hidden = config.hidden;
-  device.element_bytes = static_cast<std::int32_t>(size_of(config.dtype));
   device.cast = config.cast;
   device.scale_format = config.scale_format;
   device.scale_items = shape.dispatch_row.scale_items;

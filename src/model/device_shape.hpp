@@ -83,7 +83,6 @@ struct DeviceShape {
 
   // Dispatched rows.
   std::int32_t hidden = 0;
-  std::int32_t element_bytes = 0;  ///< of the caller's rows
   Cast cast = Cast::none;
   ScaleFormat scale_format = ScaleFormat::none;
   std::int32_t scale_items = 0;  ///< 4-byte items a row

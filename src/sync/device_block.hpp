@@ -70,7 +70,7 @@ struct alignas(128) DeviceState {
 };
 
 /// What a kernel waited for.
-enum class DeviceWait : std::uint32_t { none, header, table, row, weights, tail, shares };
+enum class DeviceWait : std::uint32_t { none, header, table, row, weights, tail };
 
 /// In host memory that the device maps: limits that the host may change, and what kernels report. One writer a field.
 struct alignas(128) DeviceReport {
@@ -105,7 +105,6 @@ struct alignas(128) DeviceReport {
   std::uint64_t counts_epoch = 0;
   std::int64_t num_rows = 0;
   std::int64_t num_overflowed = 0;
-  std::int64_t num_incomplete = 0;
 };
 
 static_assert(sizeof(WideWord) == 16 && sizeof(DeviceControl) == 512);

@@ -147,9 +147,8 @@ class Keeper {
   /// A warp's view of an own token: lane = choice.
   struct Choices {
     int expert;
-    int owner;            ///< -1 = none
-    std::uint32_t group;  ///< lanes with the same owner
-    std::uint32_t last;   ///< lanes whose choice is the last of its owner
+    int owner;           ///< -1 = none
+    std::uint32_t last;  ///< lanes whose choice is the last of its owner
   };
 
   [[nodiscard]] __device__ Choices choices_of(int token) const {
@@ -157,8 +156,8 @@ class Keeper {
     Choices choices;
     choices.expert = lane < shape_.num_topk ? maps_.own_expert(token, lane, shape_.num_topk) : -1;
     choices.owner = choices.expert >= 0 ? owner_of(shape_, choices.expert) : -1;
-    choices.group = __match_any_sync(kAllLanes, choices.owner);
-    choices.last = __ballot_sync(kAllLanes, choices.owner >= 0 && lane == 31 - __clz(static_cast<int>(choices.group)));
+    const std::uint32_t group = __match_any_sync(kAllLanes, choices.owner);
+    choices.last = __ballot_sync(kAllLanes, choices.owner >= 0 && lane == 31 - __clz(static_cast<int>(group)));
     return choices;
   }
 
@@ -220,8 +219,7 @@ class Keeper {
 
   __device__ void report_bad_id(int token, int k) const {
     const std::int64_t at = std::int64_t{token} * shape_.num_topk + k;
-    const std::int64_t id = dispatch_.has_wide_ids ? reinterpret_cast<const std::int64_t*>(dispatch_.topk_idx)[at]
-                                                   : reinterpret_cast<const std::int32_t*>(dispatch_.topk_idx)[at];
+    const std::int64_t id = given_id(dispatch_, at);
     if (id == -1) return;
     sync::DeviceReport& report = *dispatch_.context.report;
     report.bad_id_value = id;
@@ -255,14 +253,9 @@ class Keeper {
       const int src = item / shape_.max_tokens;
       const int token = item % shape_.max_tokens;
       if (token >= plan.num_tokens_of(src) || plan.position(src, token, 0) >= 0) continue;
-      std::uint16_t named[model::kMaxDeviceTopk];
-      int num_named = 0;
+      DistinctExperts named;
       plan.visit_choices(src, token, [&](int, int local) {
-        bool is_new = true;
-#pragma unroll 1
-        for (int i = 0; i < num_named; ++i) is_new = is_new && named[i] != local;
-        named[num_named++] = static_cast<std::uint16_t>(local);
-        if (is_new) atomicSub(&dispatch_.out_counts[local], 1);
+        if (named.add(local)) atomicSub(&dispatch_.out_counts[local], 1);
       });
     }
   }

@@ -14,7 +14,6 @@ namespace moebus::backend::cuda {
 
 namespace {
 
-constexpr int kMaxThreads = 512;
 constexpr int kTogether = 4;  // rows whose words are asked for before the first is used
 
 /// Rows are worked on in pieces, one a warp at a time.
@@ -258,7 +257,7 @@ class Combiner {
 };
 
 template <DType kType>
-__global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant__ DeviceCombine args) {
+__global__ void __launch_bounds__(kThreads, 1) combine(const __grid_constant__ DeviceCombine args) {
   __shared__ Alarm alarm;
   __shared__ int is_mine;
   const DeviceShape& shape = args.shape;
@@ -308,8 +307,7 @@ Kernel kernel_for(const DeviceShape& shape) {
 }  // namespace
 
 void launch_combine(const DeviceCombine& combine, const DeviceLaunch& launch, const DeviceFacts& facts) {
-  launch_kernel(
-      kernel_for(combine.shape), combine, {shares_for(combine.shape, launch, facts), kMaxThreads, 0}, launch.stream);
+  launch_kernel(kernel_for(combine.shape), combine, {shares_for(combine.shape, launch, facts), 0}, launch.stream);
 }
 
 void load_combine(const DeviceShape& shape) { load_kernel(kernel_for(shape), 0); }

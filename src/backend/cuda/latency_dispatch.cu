@@ -13,8 +13,6 @@ namespace moebus::backend::cuda {
 
 namespace {
 
-constexpr int kMaxThreads = 512;
-
 /// All threads: places the rows of all sources' tokens of a share.
 template <class Carrier>
 __device__ void take_share(const DeviceDispatch& dispatch,
@@ -71,7 +69,7 @@ __device__ void zero_padding(
 
 /// Blocks 1.. have a share each. `num_shares` = gridDim.x - 1.
 template <Cast kCast, ScaleFormat kFormat>
-__global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant__ DeviceDispatch args) {
+__global__ void __launch_bounds__(kThreads, 1) dispatch(const __grid_constant__ DeviceDispatch args) {
   extern __shared__ __align__(16) std::byte memory[];
   __shared__ sync::DeviceHeader headers[kMaxRanks];
   __shared__ Alarm alarm;
@@ -125,7 +123,7 @@ Kernel kernel_for(const DeviceShape& shape) {
 void launch_dispatch(const DeviceDispatch& dispatch, const DeviceLaunch& launch, const DeviceFacts& facts) {
   const int num_shares = shares_for(dispatch.shape, launch, facts);
   const std::size_t shared_bytes = PlanMaps::carve(nullptr, dispatch.shape).size_bytes;
-  launch_kernel(kernel_for(dispatch.shape), dispatch, {num_shares + 1, kMaxThreads, shared_bytes}, launch.stream);
+  launch_kernel(kernel_for(dispatch.shape), dispatch, {num_shares + 1, shared_bytes}, launch.stream);
 }
 
 void load_dispatch(const DeviceShape& shape) {

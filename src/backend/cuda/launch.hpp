@@ -12,9 +12,11 @@
 
 namespace moebus::backend::cuda {
 
+/// Threads of every block: whole warps, each of which works on pieces of rows.
+inline constexpr int kThreads = 512;
+
 struct LaunchShape {
   int num_blocks = 1;
-  int num_threads = 1;
   std::size_t shared_bytes = 0;
 };
 
@@ -38,7 +40,7 @@ template <class Args>
 void launch_kernel(void (*kernel)(Args), const Args& args, const LaunchShape& shape, StreamHandle stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(shape.num_blocks));
-  config.blockDim = dim3(static_cast<unsigned>(shape.num_threads));
+  config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream.value);
   MOEBUS_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, args));

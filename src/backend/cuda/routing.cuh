@@ -9,12 +9,17 @@
 
 namespace moebus::backend::cuda {
 
+/// Returns id `at` as the caller gave it.
+__device__ __forceinline__ std::int64_t given_id(const DeviceDispatch& dispatch, std::int64_t at) {
+  return dispatch.has_wide_ids ? __ldg(reinterpret_cast<const long long*>(dispatch.topk_idx) + at)
+                               : __ldg(reinterpret_cast<const int*>(dispatch.topk_idx) + at);
+}
+
 /// Returns choice `at` of all that this rank's tokens made, -1 for none; what is no expert counts as none.
 __device__ __forceinline__ int choice_of(const DeviceDispatch& dispatch, int at) {
   const DeviceShape& shape = dispatch.shape;
   if (dispatch.topk_idx == nullptr) return dispatch.handle.ids[at];
-  const std::int64_t id = dispatch.has_wide_ids ? __ldg(reinterpret_cast<const long long*>(dispatch.topk_idx) + at)
-                                                : __ldg(reinterpret_cast<const int*>(dispatch.topk_idx) + at);
+  const std::int64_t id = given_id(dispatch, at);
   return id >= 0 && id < shape.num_experts ? static_cast<int>(id) : -1;
 }
 
@@ -102,6 +107,23 @@ struct PlanMaps {
     const std::uint16_t expert = experts[token * num_topk + k];
     return expert == model::kNoExpert ? -1 : expert;
   }
+};
+
+/// Experts of one token that count already: an expert named twice is one row.
+class DistinctExperts {
+ public:
+  /// True if the expert was not there yet.
+  __device__ bool add(int local) {
+    bool is_new = true;
+#pragma unroll 1
+    for (int i = 0; i < num_; ++i) is_new = is_new && experts_[i] != local;
+    experts_[num_++] = static_cast<std::uint16_t>(local);
+    return is_new;
+  }
+
+ private:
+  std::uint16_t experts_[model::kMaxDeviceTopk];
+  int num_ = 0;
 };
 
 /// A block's knowledge of a call.
@@ -252,17 +274,12 @@ __device__ inline void Plan::build(bool counts_experts, const sync::DeviceHeader
     const std::uint32_t bit = 1U << (token % 32);
     const int word = word_of(src, token);
     bool has_any = false;
-    std::uint16_t named[model::kMaxDeviceTopk];  // experts that count already; an expert named twice is one row
-    int num_named = 0;
+    DistinctExperts named;
     const auto take = [&](int, int local) {
       if (!is_rank_major_) {
         atomicOr(&maps_.bits[local * words_ + word], bit);
       } else if (counts_experts) {
-        bool is_new = true;
-#pragma unroll 1
-        for (int i = 0; i < num_named; ++i) is_new = is_new && named[i] != local;
-        named[num_named++] = static_cast<std::uint16_t>(local);
-        if (is_new) atomicAdd(&maps_.counts[local], 1);
+        if (named.add(local)) atomicAdd(&maps_.counts[local], 1);
       }
       has_any = true;
     };
